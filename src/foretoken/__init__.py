@@ -84,6 +84,7 @@ _PUBLIC = {
     "to_peft": "foretoken.tuner.checkpoints.to_peft",
     "lengthen": "foretoken.lengthening",
     "embed": "foretoken.inference.embeddings",  # not imported for types above: it imports what imports this file
+    "explain": "foretoken.inference.explain",
     "export": "foretoken.exporting.export",  # nor is this
 }
 __all__ = list(_PUBLIC)

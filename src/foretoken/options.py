@@ -221,11 +221,12 @@ def _missing(values: Values, known: Mapping[str, Field[object]], prefix: str) ->
 def _checked(value: object, wanted: object, item: Field[object], key: str, errors: Errors) -> object:
     got = convert(value, wanted, key, errors)
     if is_number(got):
-        errors.extend(_out_of_range(got, item.metadata, key))
+        errors.extend(out_of_range(got, item.metadata, key))
     return got
 
 
-def _out_of_range(value: float, limits: Values, key: str) -> Errors:
+def out_of_range(value: float, limits: Values, key: str) -> Errors:
+    """Return one line for each limit of an option that a number of this key does not keep."""
     checks = [
         ("at least", limits.get("at_least"), lambda limit: value >= limit),
         ("above", limits.get("above"), lambda limit: value > limit),
@@ -305,7 +306,9 @@ def _refuse(value: object, wanted: object, key: str, errors: Errors) -> object:
     got = "nothing (null)" if value is None else f"{quoted(value)} ({_kind(value)})"
     choices = [str(choice) for choice in get_args(wanted)] if get_origin(wanted) is Literal else []
     gone = left.gone(f"{key}: {value}", left.VALUES) if choices else None
-    expected = f"got {got}, expected {describe(wanted)}{did_you_mean(str(value), choices)}"
+    is_text = isinstance(value, Mapping) and str in (wanted, *get_args(wanted))
+    hint = "; put a text with braces in quotes" if is_text else did_you_mean(str(value), choices)
+    expected = f"got {got}, expected {describe(wanted)}{hint}"
     errors.append(f"{key}: {f'{quoted(value)} {gone}' if gone else expected}")
     return _BAD
 

@@ -31,6 +31,7 @@ VERBS = {
     "check": "look at data and recipe without training",
     "evaluate": "measure an adapter on a labelled file",
     "predict": "label texts with an adapter",
+    "explain": "label texts and show the words or passages that decided",
     "sweep": "run a comparison: search, choose by validation, measure the test once",
     "report": "write one report of all runs in some folders",
     "serve": "answer requests for many adapters over HTTP",

@@ -52,15 +52,25 @@ class InferenceOptions(BaseModelOptions):
     attention_engine: str | None = option("implementation of attention (default: the fastest for the device)", None)
     packing: bool | None = option("run documents without their padding (default: where it is faster)", None)
     overwrite: bool = option("replace the file of results where it exists", False)
-    text_column: str | None = option("column of the text in a file (default: as in training)", None)
+    text_column: str | None = option("column of the text in a file (default: as in training)", None, one_of="text")
+    text: str | None = option(
+        "template of the text of several columns, e.g. '{title}\\n{body}' (default: as in training)",
+        None,
+        one_of="text",
+    )
     text_pair_column: str | None = option("column of the second text of a pair (default: as in training)", None)
     unscaled: bool = option("leave out the scaling that training fitted", False)
 
     @property
     def columns(self) -> dict[str, Any]:
         """The given columns, by the keys of a recipe."""
-        given = {"text_column": self.text_column, "text_pair_column": self.text_pair_column}
+        given = {"text_column": self.text_column, "text": self.text, "text_pair_column": self.text_pair_column}
         return {name: column for name, column in given.items() if column}
+
+    def columns_for(self, predictor: AnyPredictor) -> dict[str, Any]:
+        """Return the columns of a file: the given ones, and those of training."""
+        taken = {"text", "text_column"} if self.columns.keys() & {"text", "text_column"} else set()
+        return {name: column for name, column in predictor.columns.items() if name not in taken} | self.columns
 
     def check_result(self, file: Path | None, predictor: AnyPredictor, data: str | None, *endings: str) -> None:
         """Raise before anything is computed if the results cannot be written to a file of one of these endings.

@@ -26,7 +26,7 @@ def test_data_alone_are_looked_at_without_pytorch(tmp_path):
     assert rows["'v1'"][-1] == "label"
     assert rows["'v2'"][-1] == "text"
     assert rows["''"] == ["empty"]
-    assert [sum(map(int, rows[name])) for name in ("documents", "- ham", "- spam")] == [60, 30, 30]
+    assert [sum(map(int, rows[name])) for name in ("documents", "- ham", "- spam (positive)")] == [60, 30, 30]
     words = sorted(len(text.split()) for text, _ in GOOD)
     assert max(map(int, rows["words, longest"][1:])) == words[-1]
     assert len(done.stdout.splitlines()) < 50

@@ -3,6 +3,7 @@ import json
 import shutil
 import sys
 
+import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
@@ -22,7 +23,7 @@ def test_evaluate_agrees_with_the_run(finished, tiny, cli, tmp_path):
     out = tmp_path / "all.parquet"
     result = cli("evaluate", finished, data, "--output", out)
     assert result.code == 0
-    measured = {line.split()[0]: line.split()[1] for line in result.out.splitlines()[1:]}
+    measured = {line.split("  ")[0]: line.split()[1] for line in result.out.split("\n\n")[0].splitlines()[1:]}
     table = pq.read_table(out).to_pandas()
     assert len(table) == 120
     assert float(measured["accuracy"]) == pytest.approx((table["label"] == table["prediction"]).mean(), abs=1e-4)
@@ -120,6 +121,48 @@ def test_columns_are_those_of_the_training_data(finished, tmp_path, capsys):
     assert len(capsys.readouterr().out.splitlines()) == 2
     assert main(["evaluate", str(folder), str(file), "--text-column", "text"]) == 2
     assert "no column 'text'; the columns are body, kind" in capsys.readouterr().err
+
+
+def test_the_template_of_a_run_is_that_of_later_files(tiny, cli, refused, record, tmp_path):
+    """As a shell hands it over: a new line is two characters."""
+    rows = [
+        {"mail": {"head": text.split()[0], "rest": text}, "label": label, "from": f"p{number // 3}"}
+        for number, (text, label) in enumerate(documents(60))
+    ]
+    data = tmp_path / "a.jsonl"
+    data.write_text("".join(json.dumps(row) + "\n" for row in rows))
+    template = r"{mail.head?}\n{mail.rest}"
+    recipe = tiny.recipe(tmp_path / "r.yaml", method="tf-idf", data={"path": str(data), "group_column": "from"})
+    unknown = refused("train", recipe, "--data.text", "{mail.head?} {mail.rset}")
+    assert f"{data}: no column 'mail.rset' (did you mean 'mail.rest'?)" in unknown
+    trained = cli("train", recipe, "--data.text", template)
+    assert trained.code == 0, trained.err
+    run = tmp_path / "runs" / "run"
+    assert record(run)["groups"]["groups"].keys() == {"train", "validation", "test"}
+    assert cli("evaluate", run, data).code == 0
+    data.write_text("".join(json.dumps({"mail": row["mail"]}) + "\n" for row in rows[:5]))
+    predicted = answers(cli("predict", run, "--input", data).out)
+    whole = cli("predict", run, *("{head}\n{rest}".format(**row["mail"]) for row in rows[:5]))
+    assert [row["probabilities"] for row in predicted] == [row["probabilities"] for row in answers(whole.out)]
+    assert "a bare text is taken as the whole text" in whole.err
+    flat = write_csv(tmp_path / "b.csv", [tuple(row["mail"].values()) for row in rows[:5]], header=("a", "b"))
+    renamed = answers(cli("predict", run, "--input", flat, "--text", r"{a}\n{b}").out)
+    assert [row["probabilities"] for row in renamed] == [row["probabilities"] for row in predicted]
+    assert answers(cli("predict", run, "--input", flat, "--text-column", "b").out)
+    assert "no column 'mail.rest'" in refused("predict", run, "--input", flat)
+    assert "'{' at character 1 names no column" in refused("predict", run, "--input", flat, "--text", "{a")
+
+
+def test_ray_reads_the_texts_of_one_column(finished, refused, tmp_path):
+    pytest.importorskip("ray")
+    card = json.loads((finished / "adapter" / "foretoken.json").read_text())
+    card["recipe"]["data"] |= {"text": "{title}"}
+    shutil.copytree(finished / "adapter", tmp_path / "adapter")
+    (tmp_path / "adapter" / "foretoken.json").write_text(json.dumps(card))
+    files = "--input", tmp_path / "in.parquet", "--output", tmp_path / "out"
+    pq.write_table(pa.table({"title": ["lunch"]}), files[1])
+    assert "give --text-column" in refused("predict", tmp_path / "adapter", "--ray", *files)
+    assert "--text does not go with --ray" in refused("predict", tmp_path / "adapter", "--ray", *files, "--text", "{a}")
 
 
 def test_predict_goes_on_after_rows_that_cannot_be_used(finished, cli, refused, tmp_path):

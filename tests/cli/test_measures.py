@@ -2,10 +2,12 @@
 
 import csv
 import json
+import re
 
 import numpy as np
 import pyarrow.parquet as pq
 import pytest
+from sklearn.metrics import confusion_matrix, precision_recall_fscore_support
 
 from foretoken.inference.evaluate import measure_test
 from foretoken.training.recipe.recipe import load_recipe
@@ -75,8 +77,39 @@ def test_numbers_of_an_own_file(tiny, tmp_path, cli, record):
     assert isinstance(value, float)
 
 
-def test_calibration_of_numbers_is_refused(tiny, tmp_path, refused):
-    data = write_csv(tmp_path / "numbers.csv", [(text, str(len(text))) for text, _ in documents(30)])
-    options = {"path": str(data), "problem": "regression"}
-    recipe = tiny.recipe(tmp_path / "r.yaml", data=options, calibration="vector", training={"metric": "mse"})
-    assert "calibration is for classification" in refused("train", recipe)
+def test_evaluate_says_all_of_it_and_writes_it(finished, tiny, cli, tmp_path):
+    rows = [(text, "ham" if number % 3 == 0 else label) for number, (text, label) in enumerate(documents(120))]
+    data, out, table = write_csv(tmp_path / "all.csv", rows), tmp_path / "all.json", tmp_path / "all.parquet"
+    result = cli("evaluate", finished, data, "--results", out, "--output", table, "--errors", 30)
+    assert result.code == 0
+    values, said = json.loads(out.read_text()), pq.read_table(table).to_pandas()
+    names = ["ham", "spam"]
+    assert values["confusion"] == confusion_matrix(said["label"], said["prediction"], labels=names).tolist()
+    expected = precision_recall_fscore_support(said["label"], said["prediction"], labels=names, zero_division=0)
+    assert np.allclose([list(row.values())[1:] for row in values["classes"]], np.array(expected).T)
+    assert values["metrics"]["f1"] == pytest.approx(expected[2][1])
+    assert {"accuracy", "f1", "f1_macro", "ece", "smece"} == values["intervals"].keys()
+    wrong = said[said["label"] != said["prediction"]]
+    sure = wrong[["prob_ham", "prob_spam"]].max(axis=1).sort_values(ascending=False)
+    assert [error["probability"] for error in values["errors"]] == pytest.approx(sure[:30].tolist(), abs=1e-6)
+    texts = {str(number): text for number, (text, _) in enumerate(rows)}
+    assert all(" ".join(texts[error["id"]].split()).startswith(error["text"]) for error in values["errors"])
+    parts = [part.splitlines()[0].split() for part in result.out.split("\n\n")]
+    assert [words[0] for words in parts] == ["metric", "class", "label", "confident"]
+    assert re.search(r"^f1 \(spam\) +0\.\d{4} +0\.\d{4} to 0\.\d{4}$", result.out, re.MULTILINE)
+    shown = cli("evaluate", finished, data, "--errors", 0).out
+    assert "confident errors" not in shown
+
+
+def test_confidential_documents_stay_out_of_the_run(tiny, tmp_path, cli):
+    kept = tiny.recipe(tmp_path / "kept.yaml", name="kept", training={"epochs": 1, "learning_rate": 1e-9})
+    hidden = tiny.recipe(tmp_path / "no.yaml", name="no", save_errors=False, training={"epochs": 1})
+    assert [cli("train", recipe).code for recipe in (kept, hidden)] == [0, 0]
+    assert not (tmp_path / "runs" / "no" / "errors.json").exists()
+    errors = json.loads((tmp_path / "runs" / "kept" / "errors.json").read_text())
+    table = pq.read_table(tmp_path / "runs" / "kept" / "predictions.parquet").to_pandas()
+    wrong = table[table["label"] != table["prediction"]]
+    assert {split: len(rows) for split, rows in errors.items()} == {
+        split: min(20, (wrong["split"] == split).sum()) for split in ("validation", "test")
+    }
+    assert all(error["id"] in set(wrong["id"]) for rows in errors.values() for error in rows)

@@ -10,7 +10,12 @@ from support.tiny_run import documents, write_csv
 def test_a_run_leaves_adapter_record_and_predictions(finished, record):
     values = record(finished)
     assert values["status"] == "finished"
-    assert sorted(path.name for path in finished.iterdir()) == ["adapter", "predictions.parquet", "run.json"]
+    assert sorted(path.name for path in finished.iterdir()) == [
+        "adapter",
+        "errors.json",
+        "predictions.parquet",
+        "run.json",
+    ]
     assert [entry["epoch"] for entry in values["epochs"]] == [1.0, 2.0, 3.0]
     assert all(entry["train_loss"] > 0 and "f1_macro" in entry["validation"] for entry in values["epochs"])
     seconds = [entry["seconds"] for entry in values["epochs"]]

@@ -6,6 +6,8 @@ from pathlib import Path
 import httpx
 import pytest
 
+from foretoken.serving.http.settings import ServerSettings
+
 from support.served import make_store, serving
 from support.served_questions import ASKED, CHOSEN, save
 
@@ -123,3 +125,26 @@ def test_the_page_asks(questions, browser, view, scheme):
         shown = [text.split()[0] for text in page.locator(".bar .value").all_inner_texts()]
         assert shown == [f"{100 * value:.1f}" for value in chosen["probabilities"]]
         assert page.locator(".bar.best .name").inner_text() == chosen["choice"]
+
+
+def test_the_page_marks_what_an_answer_rests_on(adapters, browser):
+    settings = ServerSettings(sources={}, port=0, explain=64)
+    with (
+        serving(make_store(*adapters), settings=settings) as (address, _),
+        opened(browser, address, "phone", "dark") as page,
+    ):
+        text = "\U0001f600 lunch word1 <b>prize</b>"
+        page.locator("#text").fill(text)
+        page.locator("#why").check()
+        page.locator("#send").click()
+        page.locator(".text mark").first.wait_for()
+        body = {"model": "spam", "input": text, "explain": True}
+        (item,) = httpx.post(f"{address}/classify", json=body, timeout=60).json()["data"]
+        letters = list(text)
+        spans = sorted((span["start"], span["end"], span["score"] > 0) for span in item["evidence"])
+        assert page.locator(".text mark").all_inner_texts() == ["".join(letters[a:b]) for a, b, _ in spans]
+        assert page.locator(".text mark.for").count() == sum(is_for for _, _, is_for in spans)
+        assert page.locator(".text").inner_text() == text
+        assert page.locator(".bar").count() == 2
+        page.locator("#adapter").select_option("names")
+        assert page.locator("#why").is_hidden()

@@ -92,9 +92,10 @@ def test_a_worker_answers_each_row_by_its_adapter(adapters, tmp_path):
         ("spma", "word6"),
         ("topics", "word7"),
         ("rare", "word8"),
+        ("house", "word7"),
     ]
     names, texts = zip(*rows, strict=True)
-    pq.write_table(pa.table({"id": range(7, 16), "text": texts, "name": names}), tmp_path / "in.parquet")
+    pq.write_table(pa.table({"id": range(7, 17), "text": texts, "name": names}), tmp_path / "in.parquet")
     job = job_of(model, named["spam"].parent, tmp_path / "out", adapter_column="name", has_ids=True)
     worker = Worker(job)
     (tmp_path / "out").mkdir()
@@ -103,10 +104,13 @@ def test_a_worker_answers_each_row_by_its_adapter(adapters, tmp_path):
         told = worker({name: [value] for name, value in asdict(block).items()})
     finally:
         worker.engine.close()
-    assert (told["rows"], told["errors"], told["failure"]) == ([9], [5], [""])
+    assert (told["rows"], told["errors"], told["failure"]) == ([10], [5], [""])
     found = pq.read_table(tmp_path / "out" / block.result).to_pylist()
     file = str(tmp_path / "in.parquet")
-    assert [(row["file"], row["row"], row["id"]) for row in found] == [(file, n, n + 7) for n in range(9)]
+    assert [(row["file"], row["row"], row["id"]) for row in found] == [(file, n, n + 7) for n in range(10)]
+    house = found.pop()
+    assert (house["labels"], house["std"], house["value"]) == (["price", "area"], [2e5, 1e-4], None)
+    assert house["values"][0] > 1e9
     assert found[0]["label"] in ("ham", "spam")
     assert sum(found[0]["probabilities"]) == pytest.approx(1)
     assert found[1]["value"] is not None

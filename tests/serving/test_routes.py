@@ -4,6 +4,7 @@ import base64
 import json
 import shutil
 import struct
+from dataclasses import replace
 
 import datasets
 import httpx
@@ -17,9 +18,12 @@ from peft import PeftModel, get_peft_model
 from transformers import AutoModel, AutoModelForSequenceClassification, pipeline
 
 from foretoken import LoraConfig
-from foretoken.errors import AdapterError
+from foretoken.errors import AdapterError, ConfigError
+from foretoken.inference.guarantee import Limit
 from foretoken.inference.predictor import load_for_inference, predict_rows
 from foretoken.serving.http.metrics import MOST_LABELS, Metrics
+from foretoken.serving.http.server import start_engine
+from foretoken.serving.http.settings import ServerSettings
 
 from support.served import make_store, serving
 from support.served_questions import save
@@ -85,6 +89,15 @@ def test_classify_reads_chunks_and_pairs_and_answers_numbers(server, predicted):
     number = ok(server.post("/classify", json={"model": "stars", "input": TEXTS}))["data"]
     np.testing.assert_allclose([row["probs"][0] for row in number], predicted("stars"), atol=1e-5)
     assert number[0]["label"] is None
+    assert [row["value"] for row in number] == [round(row["probs"][0], 6) for row in number]
+    answer = ok(server.post("/classify", json={"model": "house", "input": TEXTS}))
+    assert answer["labels"] == ["price", "area"]
+    numbers = [list(row["values"].values()) for row in answer["data"]]
+    np.testing.assert_allclose(numbers, predicted("house"), rtol=1e-6)
+    np.testing.assert_allclose([row["probs"] for row in answer["data"]], predicted("house"), rtol=1e-6)
+    assert [row["std"] for row in answer["data"]] == [{"price": 2e5, "area": 1e-4}] * len(TEXTS)
+    assert answer["data"][0]["label"] is None
+    assert "std" not in ok(server.post("/classify", json={"model": "spam", "input": TEXTS}))["data"][0]
     pair = {"model": "relevance", "input": "lunch", "text_pair": "prize word2"}
     assert len(probabilities(server.post("/classify", json=pair))[0]) == 2
 
@@ -129,14 +142,14 @@ def test_the_class_that_is_answered_is_the_decided_one(server, adapters, predict
     expected = predicted("rare")
     answer = ok(server.post("/classify", json={"model": "rare", "input": TEXTS}))
     assert [row["label"] for row in answer["data"]] == ["refund"] * 3
-    assert "labels" not in answer["data"][0]
+    assert answer["data"][0]["labels"] is None
     np.testing.assert_allclose([row["probs"] for row in answer["data"]], expected, atol=1e-5)
-    assert (expected.argmax(axis=1) == 1).all()
+    assert (expected.argmax(axis=1) == 0).all()
     top = ok(server.post("/models/rare", json={"inputs": TEXTS, "parameters": {"top_k": 1}}))
     assert [[one["label"] for one in row] for row in top] == [["refund"]] * 3
-    between = sorted(expected[:, 0])[1]
+    between = sorted(expected[:, 1])[1]
     held = ok(server.post("/classify", json={"model": "rare", "input": TEXTS, "min_confidence": float(between)}))
-    assert [row["abstained"] for row in held["data"]] == [bool(value < between) for value in expected[:, 0]]
+    assert [row["abstained"] for row in held["data"]] == [bool(value < between) for value in expected[:, 1]]
 
 
 def test_truncation_is_said(server):
@@ -288,13 +301,71 @@ def test_coverage_chooses_the_threshold_from_validation(adapters, tmp_path):
     shutil.copytree(adapters[1]["spam"], run / "adapter")
     (run / "run.json").write_text("{}")
     sure = np.linspace(0.5, 0.99, 50)
-    table = {"split": ["validation"] * 50, "prob_ham": sure, "prob_spam": 1 - sure}
+    table = {"split": ["validation"] * 50, "label": ["ham"] * 50, "prob_ham": sure, "prob_spam": 1 - sure}
     pq.write_table(pa.table(table), run / "predictions.parquet")
     adapter = make_store(adapters[0], {"run": run}).get("run")
+    confidences = adapter.evidence.outputs.max(axis=1)
     for coverage in (0.2, 0.5, 1.0):
-        kept = (adapter.confidences >= adapter.threshold(coverage)).mean()
+        kept = (confidences >= adapter.threshold(coverage)).mean()
         assert kept == pytest.approx(coverage, abs=0.02)
-    assert adapter.confidences.max() < 0.99  # the temperature of the card is 2
+    assert confidences.max() < 0.99  # the temperature of the card is 2
+
+
+@pytest.fixture(scope="module")
+def guaranteed(adapters, tmp_path_factory):
+    """A store of adapters with their validation predictions beside them."""
+    folders = {name: tmp_path_factory.mktemp("known") / name for name in ("spam", "stars")}
+    generator = np.random.default_rng(0)
+    sure = generator.uniform(0.5, 1, 2000)
+    right = generator.random(2000) > (1 - sure) / 2
+    known = {
+        "spam": {"label": np.where(right, "ham", "spam"), "prob_ham": sure, "prob_spam": 1 - sure},
+        "stars": {"label": generator.normal(size=99), "prediction": np.zeros(99)},
+    }
+    for name, folder in folders.items():
+        shutil.copytree(adapters[1][name], folder)
+        split = {"split": ["validation"] * len(known[name]["label"])}
+        pq.write_table(pa.table(split | known[name]), folder / "validation.parquet")
+    return make_store(adapters[0], folders | {"topic": adapters[1]["topic"]})
+
+
+def test_a_request_may_ask_for_a_guarantee_of_its_adapter(guaranteed):
+    with serving(guaranteed) as (address, service), httpx.Client(base_url=address, timeout=60) as client:
+        texts = [f"word{number} lunch" * (number + 1) for number in range(12)]
+        asked = {"model": "spam", "input": texts}
+        free = ok(client.post("/classify", json=asked))["data"]
+        held = ok(client.post("/classify", json=asked | {"max_error": 0.1}))["data"]
+        fitted = guaranteed.get("spam").guarantee(Limit(0.1)).fitted
+        assert fitted.errors / fitted.answered < 0.1
+        assert [row["abstained"] for row in held] == [max(row["probs"]) <= fitted.threshold for row in free]
+        assert [row["label"] for row in held] == [
+            None if row["abstained"] else before["label"] for row, before in zip(held, free, strict=True)
+        ]
+        sets = ok(client.post("/classify", json=asked | {"max_error": 0.1, "answer": "sets"}))["data"]
+        assert all(row["label"] in row["set"] and not row["abstained"] for row in sets)
+        (number,) = ok(client.post("/classify", json={"model": "stars", "input": "a b", "max_error": 0.1}))["data"]
+        width = np.sort(np.abs(guaranteed.get("stars").evidence.labels))[-10]
+        assert number["interval"] == pytest.approx([number["probs"][0] - width, number["probs"][0] + width], abs=1e-5)
+        for model, more, message in [
+            ("spam", {"max_error": 0.0001}, "it takes"),
+            ("spam", {"confidence": 0.9}, "max_error"),
+            ("spam", {"max_error": 1.5}, "max_error"),
+            ("stars", {"max_error": 0.1, "answer": "abstain"}, "answer: got abstain for regression"),
+            ("topic", {"max_error": 0.1}, "not known; serve its run folder"),
+        ]:
+            refused = client.post("/classify", json={"model": model, "input": "a"} | more)
+            assert (refused.status_code, message in refused.json()["error"]["message"]) == (422, True), refused.text
+        service.settings = replace(service.settings, limit=Limit(0.1))
+        assert ok(client.post("/classify", json=asked))["data"] == held
+
+
+def test_a_server_starts_with_a_limit_where_all_adapters_can_keep_it(adapters, guaranteed):
+    folders = {name: guaranteed.get(name).folder for name in ("spam", "stars")}
+    settings = ServerSettings(sources=folders | {"names": adapters[1]["names"]}, limit=Limit(0.1))
+    start_engine(settings, str(adapters[0]), Metrics()).close()
+    unknown = replace(settings, sources={"topic": adapters[1]["topic"]})
+    with pytest.raises(ConfigError, match="max_error: the validation predictions of 'topic' are not known"):
+        start_engine(unknown, str(adapters[0]), Metrics())
 
 
 @pytest.mark.parametrize("family", ["gpt2", "bart", "t5"])

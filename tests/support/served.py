@@ -33,6 +33,7 @@ ADAPTERS = {
     "topic": ("classification", ["art", "law", "war"], LoraConfig, {"target_modules": ["query", "value"], "r": 2}),
     "names": ("token-classification", TAGS, PrefixTuningConfig, PREFIX),
     "stars": ("regression", [], BitFitConfig, {}),
+    "house": ("regression", ["price", "area"], BitFitConfig, {}),
     "apart": (  # no bank takes regular expressions
         "classification",
         ["a", "b"],
@@ -41,7 +42,7 @@ ADAPTERS = {
     ),
     "relevance": ("classification", ["no", "yes"], BitFitConfig, {}),
     "topics": ("multi-label-classification", [f"topic {n}" for n in range(90)], PrefixTuningConfig, PREFIX),
-    "rare": ("classification", ["refund", "usual"], BitFitConfig, {}),
+    "rare": ("classification", ["usual", "refund"], BitFitConfig, {}),
 }
 
 
@@ -69,13 +70,15 @@ def save_adapters(root):
     folders = {name: root / name for name in ADAPTERS}
     cards = {
         "relevance": {"pairs": True},
+        "stars": {"targets": {"mean": [3.0], "std": [1.5]}},
+        "house": {"targets": {"mean": [3e9, 0.5], "std": [1e6, 1e-3], "error": [2e5, 1e-4]}},
         "spam": {"scaling": {"kind": "temperature", "temperature": 2.0}},
         "topic": {"max_length": 16, "recipe": {"chunks": {"overlap": 2, "pool": "mean"}}},
         "topics": {
             "scaling": {"kind": "temperature", "temperature": 2.0, "link": "sigmoid"},
             "decision": {"thresholds": [0.4 + n / 300 for n in range(90)]},
         },
-        "rare": {"decision": {"weights": [4.0, 1.0]}},
+        "rare": {"decision": {"weights": [1.0, 4.0]}},
     }
     for number, (name, folder) in enumerate(folders.items()):
         save_adapter(folder, model, name, card=cards.get(name), seed=number)

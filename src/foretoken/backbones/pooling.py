@@ -37,11 +37,16 @@ def maximum(states: Tensor, mask: Tensor) -> Tensor:
     return states.masked_fill(~mask[..., None], -torch.inf).amax(dim=1)
 
 
+def token_weights(scores: Tensor, mask: Tensor) -> Tensor:
+    """Return the softmax of the tokens' scores: (B, N, 1), (B, N) bool -> (B, N, 1), 0 for padding."""
+    exact = torch.promote_types(scores.dtype, torch.float32)
+    return scores.masked_fill(~mask[..., None], -torch.inf).softmax(dim=1, dtype=exact)
+
+
 def attended(states: Tensor, mask: Tensor, scores: Tensor) -> Tensor:
     """Return the tokens' mean by the softmax of their (B, N, 1) scores: (B, N, D), (B, N) bool -> (B, D)."""
-    padding, exact = ~mask[..., None], torch.promote_types(scores.dtype, torch.float32)
-    weights = scores.masked_fill(padding, -torch.inf).softmax(dim=1, dtype=exact)
-    return (weights.to(states.dtype) * states.masked_fill(padding, 0)).sum(dim=1)
+    weights = token_weights(scores, mask)
+    return (weights.to(states.dtype) * states.masked_fill(~mask[..., None], 0)).sum(dim=1)
 
 
 OF_TOKENS: dict[str, Callable[[Tensor, Tensor], Tensor]] = {"first": first, "mean": mean, "max": maximum}

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+from collections import Counter
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import replace
 from typing import Any
@@ -19,18 +20,26 @@ from foretoken.errors import ConfigError, DataError
 _log = logging.getLogger(__name__)
 
 
-def names_of(corpus: Corpus) -> list[str]:
-    """Return the classes or tags of train, in order; none for other problems.
+def names_of(corpus: Corpus, positive: str | None = None) -> list[str]:
+    """Return the classes or tags of train, or the names of several numbers, in order; none for other problems.
+
+    Of two classes the positive one is last: ``positive``, or that of the task, or else the rarer one.
 
     Raises:
         DataError: there is no train split, or nothing can be learned from its labels.
+        ConfigError: ``positive`` is not one of two classes.
     """
     if "train" not in corpus.splits:
         raise DataError(f"the data have the splits {', '.join(corpus.splits)} but no train split; name one with train")
-    if corpus.problem in (CLASSIFICATION, MULTI_LABEL):
+    if corpus.problem == CLASSIFICATION:
+        return _positive_last(_classes(corpus), corpus, positive)
+    if positive is not None:
+        raise ConfigError(f"data.positive is for classification, got data for {corpus.problem}; leave it out")
+    if corpus.problem == MULTI_LABEL:
         return _classes(corpus)
     if corpus.problem == REGRESSION:
-        _refuse_one_value(corpus.splits["train"])
+        _refuse_one_value(corpus.splits["train"], corpus.label_names or ["label_column"])
+        return list(corpus.label_names or ())
     return tag_names(corpus.splits) if corpus.problem == TOKEN_CLASSIFICATION else []
 
 
@@ -89,7 +98,7 @@ def merge_rare(corpus: Corpus, options: DataOptions) -> tuple[Corpus, dict[str, 
     documents = [document for documents in counted.values() for document in documents]
     has_sets = corpus.problem == MULTI_LABEL
     counts = label_counts(label_sets([text_key(item.content) for item in documents], documents)) if has_sets else {}
-    groups = {} if has_sets else groups_by_class(documents)
+    groups = {} if has_sets else groups_by_class(documents, are_mixed=options.group_column is not None)
 
     def different(label: str) -> int:
         if has_sets:
@@ -189,8 +198,36 @@ def _classes(corpus: Corpus) -> list[str]:
     return names
 
 
-def _refuse_one_value(documents: Sequence[Document]) -> None:
-    values = {document.value for document in documents}
-    if len(values) < 2:
-        found = f"the one value {next(iter(values)):g}" if values else "no documents"
-        raise DataError(f"train has {found}; regression needs at least two different values: check label_column")
+def _positive_last(names: list[str], corpus: Corpus, positive: str | None) -> list[str]:
+    """Return the names with the positive one of two last, and say which it is and why."""
+    if positive is not None and len(names) != 2:
+        raise ConfigError(
+            f"data.positive: got {positive!r}, but train has {len(names)} classes ({shown(names)}), not two; leave it "
+            "out, or keep two of them with data.labels"
+        )
+    if positive is not None and positive not in names:
+        hint = like_known(positive, names)
+        raise ConfigError(f"data.positive: train has no class {positive!r}{hint}; its classes are {shown(names)}")
+    if len(names) != 2:
+        return names
+    sizes = Counter(str(document.label) for document in corpus.splits["train"])
+    alike = sizes[names[0]] == sizes[names[1]]
+    by_size = "the second of two that are equally frequent" if alike else "the rarer one"
+    reasons = (
+        (positive, "as data.positive says"),
+        (names[1] if corpus.label_names else None, "as the task has it"),
+        (min(reversed(names), key=sizes.__getitem__), f"{by_size}; data.positive names another"),
+    )
+    chosen, why = next((name, why) for name, why in reasons if name is not None)
+    count = f"{sizes[chosen]:,} of {sizes.total():,} documents"
+    _log.info("F1, precision and recall are of class %r (%s): %s", chosen, count, why)
+    return sorted(names, key=chosen.__eq__)
+
+
+def _refuse_one_value(documents: Sequence[Document], columns: Sequence[str]) -> None:
+    rows = [value if isinstance(value := document.value, tuple) else (value,) for document in documents]
+    for number, column in enumerate(columns):
+        values = {row[number] for row in rows}
+        if len(values) < 2:
+            found = f"the one value {next(iter(values)):g}" if values else "no documents"
+            raise DataError(f"train has {found}; regression needs at least two different values: check {column}")

@@ -20,9 +20,10 @@ from foretoken.data.readers.conll import tag_columns
 from foretoken.data.readers.files import is_folder, is_there, local_path
 from foretoken.data.readers.folders import is_saved_dataset, training_files
 from foretoken.data.readers.hub import first_rows, hub_name
-from foretoken.data.readers.rows import ColumnNames
+from foretoken.data.readers.rows import ColumnNames, check_columns
 from foretoken.data.readers.tables import read_rows
 from foretoken.errors import DataError
+from foretoken.options import flatten
 
 _log = logging.getLogger(__name__)
 SAMPLE = 1000  # rows
@@ -78,15 +79,38 @@ def own_columns(options: DataOptions) -> ColumnNames:
     if options.problem == TOKEN_CLASSIFICATION:
         files = _files(options)
         return find_tags(str(files[0]), files, options) if files else options.columns
-    if options.columns.needed[:1] != [options.text_column] or all(map(options.is_given, _OPTIONS)):
-        return options.columns  # those of the problem, or of the options
+    if (options.text or options.group_column) and not (_files(options) or _through_datasets(options)):
+        raise DataError(
+            f"{options.train or options.path}: is a folder of texts, which have no columns; text and group_column are "
+            "for tables: leave them out"
+        )
+    is_of_problem = options.text is None and options.columns.needed[:1] != [options.text_column]
+    is_said = is_of_problem or all(_is_said(options, name) for name in _OPTIONS)
+    named = named_columns(options.columns)
+    if is_said and not named:
+        return options.columns
     where, rows = sample(options)
-    return find_columns(where, looks_of(rows), options) if rows else options.columns
+    if rows:
+        check_columns(where, dict.fromkeys(name for row in rows for name in row), named)
+    return options.columns if is_said or not rows else find_columns(where, looks_of(rows), options)
+
+
+def named_columns(columns: ColumnNames) -> list[str]:
+    """Return the columns of the group and of the text's template, some of which a row may lack, but not all rows."""
+    return [
+        *map(str, columns.template.columns if columns.template else ()),
+        *([columns.group] if columns.group else []),
+    ]
+
+
+def _is_said(options: DataOptions, name: str) -> bool:
+    return options.is_given(name) or (name == "text_column" and options.text is not None)
 
 
 def changed(options: DataOptions, columns: ColumnNames) -> dict[str, str]:
     """Return the options whose columns were found, with these."""
     given = dict(zip(_OPTIONS, (columns.text, str(columns.label)), strict=True))
+    given = {name: column for name, column in given.items() if name != "text_column" or options.text is None}
     return {name: column for name, column in given.items() if column != getattr(options, name)}
 
 
@@ -100,11 +124,17 @@ def sample(options: DataOptions) -> tuple[str, list[Mapping[str, Any]]]:
     """Return where the training rows of one's own tables are, and the first of them; none of folders of texts."""
     table, files = _through_datasets(options), _files(options)
     if table is not None:
-        return str(table), first_rows(table, options.config_name, SAMPLE)
+        return str(table), _flat(first_rows(table, options.config_name, SAMPLE))
     is_table = files and options.problem != TOKEN_CLASSIFICATION
     rows = read_rows(files[0], [], format=options.columns.format) if is_table else iter(())
     first = [values for _, values in islice(rows, SAMPLE) if not isinstance(values, DataError)]
-    return str(files[0] if files else options.path), first
+    return str(files[0] if files else options.path), _flat(first)
+
+
+def _flat(rows: list[Mapping[str, Any]]) -> list[Mapping[str, Any]]:
+    """Return the rows with nested fields under dotted names, where these are columns and no data themselves."""
+    flat: list[Mapping[str, Any]] = [flatten(row) for row in rows]
+    return flat if len({name for row in flat for name in row}) <= SAMPLE else rows
 
 
 def _through_datasets(options: DataOptions) -> Path | str | None:
@@ -168,11 +198,12 @@ def find_columns(where: str, looks: Sequence[Look], options: DataOptions) -> Col
     """
     columns, names = options.columns, [look.name for look in looks]
     text, label = (
-        [name] if options.is_given(option) or name in names else _called(looks, re.escape(name))
+        [name] if _is_said(options, option) or name in names else _called(looks, re.escape(name))
         for option, name in zip(_OPTIONS, (columns.text, str(columns.label)), strict=True)
     )
+    looks = [look for look in looks if look.name not in (*(options.label_columns or ()), *named_columns(columns))]
     if options.label_columns:
-        label, looks = [str(columns.label)], [look for look in looks if look.name not in options.label_columns]
+        label = [str(columns.label)]
     if options.problem in (CLASSIFICATION, MULTI_LABEL, REGRESSION) and options.text_pair_column is None:
         missing = [name for name, found in (("text", text), ("label", label)) if not found]
         if len(missing) == len(_OPTIONS):

@@ -43,7 +43,7 @@ class Document:
     where: str
     group: str | None = None  # documents of one group never straddle splits made here; None: identical texts
     text_pair: str | None = None
-    value: float | None = None  # what regression predicts
+    value: float | tuple[float, ...] | None = None  # what regression predicts: one number, or several
     labels: tuple[str, ...] | None = None  # of a document that may have several, or none
     part: str | None = None  # of a split that is also measured by parts: matched and mismatched, seen and unseen
 

@@ -56,15 +56,15 @@ def fold_splits(examples: Sequence[Any], keys: Sequence[str], options: DataOptio
     else:
         folds = assigned([example.stratum for example in examples], keys, options.folds, options.fold_seed)
     test = [example for example, fold in zip(examples, folds, strict=True) if fold == options.fold]
-    home = {example.id: example for example in examples}
-    others = [
-        replace(example, group=key)  # so that validation is parted from train as the folds are from each other
-        for example, key, fold in zip(examples, keys, folds, strict=True)
-        if fold != options.fold
-    ]
-    train, parts = split_off(others, {"validation": options.validation_fraction}, options.fold_seed)
-    own = {"train": train, **parts}
-    return {split: [home[example.id] for example in found] for split, found in own.items()} | {"test": test}
+    others = [(example, key) for example, key, fold in zip(examples, keys, folds, strict=True) if fold != options.fold]
+    train, parts = split_off(
+        [example for example, _ in others],
+        {"validation": options.validation_fraction},
+        options.fold_seed,
+        [key for _, key in others],  # so that validation is parted from train as the folds are from each other
+        are_mixed=options.group_column is not None,
+    )
+    return {"train": train, **parts, "test": test}
 
 
 def assigned(strata: Sequence[str], keys: Sequence[str], folds: int, seed: int) -> list[int]:

@@ -21,6 +21,7 @@ from foretoken.data.oddities import (
     warn_of_classes,
     warn_of_contradictions,
     warn_of_leaks,
+    warn_of_shared_groups,
 )
 from foretoken.data.options import CLEAN, DataOptions
 from foretoken.data.problems import (
@@ -39,7 +40,7 @@ from foretoken.data.readers.notes import noted_together
 from foretoken.data.readers.rows import BadRows, ColumnNames
 from foretoken.data.readers.user_data import read_examples
 from foretoken.data.schemas import table
-from foretoken.data.splits import split_off, subsample, subsample_groups
+from foretoken.data.splits import group_counts, keys_of_groups, split_off, subsample, subsample_groups
 from foretoken.data.tasks.table import find_raw, get_task, task_errors
 from foretoken.errors import Attempts, ConfigError, DataError
 
@@ -56,10 +57,10 @@ class Loaded:
     Attributes:
         problem: what is to be predicted (see :data:`foretoken.data.problems.PROBLEMS`).
         splits: train, validation and test, with the columns that :func:`foretoken.data.schemas.table` names.
-        labels: the classes or tags, in order; none for other problems.
+        labels: the classes or tags, or the names of several numbers, in order; none for other problems.
         grouped: whether the rows of one ``group`` are also scored together.
-        left_out: the rows that were not usable, and the documents of rare classes, for the record; see `data.bad_rows`
-            and `data.min_documents`.
+        left_out: the rows that were not usable, the documents of rare classes, and how many groups there are, for the
+            record; see `data.bad_rows`, `data.min_documents` and `data.group_column`.
         columns: those of one's own data that were found, by the names of the options.
     """
 
@@ -89,15 +90,19 @@ def load_data(options: DataOptions) -> Loaded:
         raise ConfigError("; ".join(errors))
     columns = own_columns(options) if options.task is None else options.columns
     corpus = keep_labels(_read(options, columns), options.labels)
+    if corpus.problem == REGRESSION and columns.label_columns:
+        corpus = replace(corpus, label_names=list(columns.label_columns))
     corpus, rare = merge_rare(corpus, options)
     if options.join_documents:
         corpus = replace(corpus, splits={split: join(sentences) for split, sentences in corpus.splits.items()})
     together: list[str] = []
     if options.folds is not None:
         corpus, together = pooled(corpus, _fold_group(options))
+    elif options.group_column is not None:
+        together = keys_of_groups(corpus.splits.get("train", ()))
     attempts, names, splits = Attempts(), list[str](), corpus.splits
     with attempts.one():
-        names = names_of(corpus)
+        names = names_of(corpus, options.positive)
         if options.task is None:
             warn_of_classes(corpus, names)
     with attempts.one():
@@ -109,6 +114,8 @@ def load_data(options: DataOptions) -> Loaded:
     splits = with_unique_ids(splits)
     tables = datasets.DatasetDict({split: table(corpus.problem, splits[split], names) for split in SPLITS})
     left_out = columns.bad_rows.summary() | ({"rare_classes": rare} if rare else {})
+    if options.group_column is not None:
+        left_out |= {"groups": {"column": options.group_column, **group_counts(splits)}}
     return Loaded(corpus.problem, tables, names, corpus.grouped, left_out, changed(options, columns))
 
 
@@ -116,7 +123,8 @@ def load_data(options: DataOptions) -> Loaded:
 def load_examples(path: str | Path, options: DataOptions, problem: str, label_names: Sequence[str]) -> datasets.Dataset:
     """Return the labelled examples of one file, or of a folder that holds one split, as a table of the problem.
 
-    ``label_names`` are the classes or tags in the order of their numbers; other problems have none.
+    ``label_names`` are the classes or tags in the order of their numbers, or the names of several numbers; other
+    problems have none.
 
     Raises:
         DataError: the data are not usable, or a label is not among the names; the message names the line.
@@ -215,7 +223,7 @@ def _fold_group(options: DataOptions) -> Callable[[Any], str | None]:
 def _complete(corpus: Corpus, together: Sequence[str], options: DataOptions) -> Splits:
     """Return all three splits: taken from train where the source lacks them, or with folds all of them.
 
-    ``together`` has a key for every document; folds do not part those with the same one.
+    ``together`` has a key for every document of train; neither splits nor folds part those with the same one.
     """
     splits = corpus.splits
     fractions = {"test": options.test_fraction, "validation": options.validation_fraction}
@@ -233,13 +241,16 @@ def _complete(corpus: Corpus, together: Sequence[str], options: DataOptions) -> 
         complete = dict(splits)
     else:
         _refuse_empty_shares(len(splits["train"]), missing)
-        rest, parts = split_off(splits["train"], missing, options.split_seed)
+        train, keys = splits["train"], together or None
+        rest, parts = split_off(train, missing, options.split_seed, keys, are_mixed=keys is not None)
         complete = {**splits, **parts, "train": rest}
-    keys = input_keys(complete)
+    inputs = input_keys(complete)
     if options.split == CLEAN:  # the others have given their own warning
-        warn_of_leaks(complete, keys)
+        warn_of_leaks(complete, inputs)
+    if options.group_column is not None:
+        warn_of_shared_groups(complete)
     if options.task is None:
-        warn_of_contradictions(corpus.problem, complete, keys)
+        warn_of_contradictions(corpus.problem, complete, inputs)
         warn_of_absent_classes(complete)
     return {split: complete[split] for split in SPLITS}
 

@@ -11,6 +11,7 @@ from foretoken.data.problems import CLASSIFICATION, MULTI_LABEL, MULTIPLE_CHOICE
 from foretoken.data.splits import text_key
 
 _log = logging.getLogger(__name__)
+_PAIRS = (("train", "validation"), ("train", "test"), ("validation", "test"))
 _ANSWERS = {CLASSIFICATION: "label", MULTI_LABEL: "labels", MULTIPLE_CHOICE: "answer", TOKEN_CLASSIFICATION: "tags"}
 
 
@@ -39,7 +40,7 @@ def input_keys(splits: Mapping[str, Sequence[Example]]) -> dict[str, list[str]]:
 
 def warn_of_leaks(splits: Mapping[str, Sequence[Example]], keys: Mapping[str, Sequence[str]]) -> None:
     """Log a warning when validation or test repeat inputs of train, or test those of validation."""
-    for first, second in (("train", "validation"), ("train", "test"), ("validation", "test")):
+    for first, second in _PAIRS:
         known = set(keys[first])
         shared = [example.id for example, key in zip(splits[second], keys[second], strict=True) if key in known]
         if shared:
@@ -51,6 +52,18 @@ def warn_of_leaks(splits: Mapping[str, Sequence[Example]], keys: Mapping[str, Se
                 100 * len(shared) / len(keys[second]),
                 first,
                 shown(shared),
+            )
+
+
+def warn_of_shared_groups(splits: Mapping[str, Sequence[Example]]) -> None:
+    """Log a warning when validation or test have groups of train, or test those of validation."""
+    groups = {split: {example.group for example in examples} - {None} for split, examples in splits.items()}
+    for first, second in _PAIRS:
+        shared = sorted(map(str, groups[first] & groups[second]))
+        if shared:
+            _log.warning(
+                "%d of %d groups of %s are in %s too, and scores on their documents are too good: %s",
+                *(len(shared), len(groups[second]), second, first, shown(shared)),
             )
 
 

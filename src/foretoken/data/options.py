@@ -7,9 +7,11 @@ from dataclasses import asdict, dataclass, fields, replace
 from typing import Literal
 
 from foretoken import left
+from foretoken.data.fields import Template
 from foretoken.data.problems import (
     CANDIDATES,
     CLASSIFICATION,
+    GENERATION,
     MULTI_LABEL,
     MULTIPLE_CHOICE,
     PROBLEMS,
@@ -20,7 +22,7 @@ from foretoken.data.problems import (
 from foretoken.data.readers.encodings import AUTO, encoding_error
 from foretoken.data.readers.formats import FileFormat
 from foretoken.data.readers.rows import CHOICES, DROP, ERROR, BadRows, ColumnNames, is_column_number
-from foretoken.errors import did_you_mean, quoted
+from foretoken.errors import ConfigError, did_you_mean, quoted
 from foretoken.options import check_fields, option
 
 MOST_FOLDS = 1000
@@ -59,6 +61,11 @@ class DataOptions:
     text_column: str = option(
         "The column that holds the text; for generation, the source; where words are tagged, its number.", "text"
     )
+    text: str | None = option(
+        r"A template that makes the text of several columns, in place of text_column, e.g. '{title?}\n{body}': ? marks "
+        r"a column that may be empty or missing, and \n is a new line.",
+        None,
+    )
     text_pair_column: str | None = option("The column that holds the second text, where there are pairs of them.", None)
     label_column: str = option(
         "The column that holds the label; for generation, the target; where words are tagged, its number.", "label"
@@ -69,6 +76,11 @@ class DataOptions:
     )
     label_separator: str | None = option(
         "What stands between the labels of one column, e.g. ';' (multi-label-classification); lists need none.", None
+    )
+    group_column: str | None = option(
+        "The column that names what documents belong to (a patient, an author, a thread): neither splits made here nor "
+        "folds divide a group. Metrics do not change.",
+        None,
     )
     encoding: str = option(
         "The encoding of text files, e.g. cp1252; auto: UTF-8, or what a byte order mark or the bytes show, which the "
@@ -114,6 +126,11 @@ class DataOptions:
     )
     max_test: int | None = option("Keep at most this many test documents, classes in proportion.", None, at_least=1)
     labels: tuple[str, ...] | None = option("Keep only documents of these classes.", None)
+    positive: str | None = option(
+        "Of two classes, the one that F1, precision and recall are of (default: the rarer one of the training "
+        "documents; a built-in task may have its own).",
+        None,
+    )
     folds: int | None = option(
         "Pool all labelled documents and divide them into this many folds, each of which is the test of one run.",
         None,
@@ -136,8 +153,10 @@ class DataOptions:
         """The columns of one's own tables."""
         format = replace(self.format, encoding=self.format.encoding if self.encoding == AUTO else self.encoding)
         bad_rows = BadRows(self.bad_rows, remedy="data.bad_rows: drop")
-        names = self.text_column, self.label_column, self.text_pair_column, self.problem
-        return ColumnNames(*names, format, bad_rows, self.label_columns or (), self.label_separator)
+        names = self.text or self.text_column, self.label_column, self.text_pair_column, self.problem
+        template = None if self.text is None else Template.read(self.text)
+        labels = self.label_columns or (), self.label_separator
+        return ColumnNames(*names, format, bad_rows, *labels, template=template, group=self.group_column)
 
     def is_given(self, name: str) -> bool:
         """Tell whether an option has another value than its default."""
@@ -199,13 +218,14 @@ def _source(options: DataOptions) -> list[str]:
         problems.append(f"{files[0]} is set without train: name the training file too")
     problems.extend(
         f"{name} is an empty string: leave it out or name a file"
-        for name in ("task", "path", "train", "validation", "test", "text_column", "text_pair_column", "label_column")
+        for name in ("task", "path", "train", "validation", "test", *_COLUMNS)
         if getattr(options, name) == ""
     )
     return problems
 
 
-_OWN = ("problem", "text_column", "text_pair_column", "label_column", "config_name", "encoding", "format", "bad_rows")
+_COLUMNS = ("text_column", "text_pair_column", "label_column", "group_column")
+_OWN = ("problem", "text", *_COLUMNS, "config_name", "encoding", "format", "bad_rows")
 
 
 def _unused(options: DataOptions) -> list[str]:
@@ -238,8 +258,11 @@ def _unused_by_problem(options: DataOptions) -> list[str]:
 
 
 _ONLY_FOR = {
+    "text": (CLASSIFICATION, MULTI_LABEL, REGRESSION, MULTIPLE_CHOICE, GENERATION),
+    "group_column": (CLASSIFICATION, MULTI_LABEL, REGRESSION, MULTIPLE_CHOICE, CANDIDATES, GENERATION),
     "text_pair_column": (CLASSIFICATION, MULTI_LABEL, REGRESSION),
     "labels": (CLASSIFICATION, MULTI_LABEL),
+    "positive": (CLASSIFICATION,),
     "label_columns": (MULTI_LABEL, REGRESSION),
     "label_separator": (MULTI_LABEL,),
 }
@@ -251,6 +274,8 @@ def _choices(options: DataOptions) -> list[str]:
         problems.append("label_columns takes the place of label_column and label_separator; leave these out")
     if options.label_separator is not None and not options.label_separator:
         problems.append("label_separator: got '', expected one sign or more, e.g. ';'")
+    if options.label_columns == ():
+        problems.append("label_columns: got an empty list, expected the names of columns; or leave it out")
     if options.other != options.other.strip() or not options.other:
         problems.append(
             f"other: got {quoted(options.other)}, expected drop, or the name of a class without blanks around"
@@ -283,8 +308,18 @@ def _encodings(options: DataOptions) -> list[str]:
 def _columns(options: DataOptions) -> list[str]:
     roles: dict[str, str] = {CHOICES: "the choices"} if options.problem == MULTIPLE_CHOICE else {}
     problems = []
-    for name in ("text_column", "text_pair_column", "label_column"):
-        column = getattr(options, name)
+    if options.text is not None:
+        try:
+            Template.read(options.text)
+        except ConfigError as error:
+            problems.append(f"text: {error}")
+        if options.is_given("text_column"):
+            problems.append("text takes the place of text_column; leave one of them out")
+    columns = [(name, getattr(options, name)) for name in (_COLUMNS if options.text is None else _COLUMNS[1:])]
+    if options.label_columns:
+        labels = [("label_columns", column) for column in options.label_columns]
+        columns = [*(item for item in columns if item[0] != "label_column"), *labels]
+    for name, column in columns:
         if column in roles:
             problems.append(f"{roles[column]} and {name} are both {quoted(column)}: they must differ")
         elif column is not None:

@@ -29,8 +29,8 @@ def table(problem: str, examples: Sequence[Any], names: Sequence[str]) -> datase
     """Return the examples of a split as a table.
 
     Its columns are ``id``, ``part`` and ``group`` where any example has one, and those of the problem:
-    classification, regression: text, text_pair (where there are any), label (ClassLabel or float); with several
-    labels: text, text_pair, labels;
+    classification, regression: text, text_pair (where there are any), label (ClassLabel or float; where regression has
+    ``names``, a list of floats); with several labels: text, text_pair, labels;
     multiple-choice: text, choices, label; token-classification: words, labels; candidates: question, candidates,
     supports, label; generation: source, references; question-answering:
     question, context, answers (first character and the one after the last), mentions (where there are any).
@@ -54,7 +54,8 @@ def _types(problem: str, names: Sequence[str]) -> Mapping[str, Any]:
     import datasets
 
     classes, whole = datasets.ClassLabel(names=list(names)), datasets.Value("int64")
-    labels = {problems.CLASSIFICATION: classes, problems.REGRESSION: datasets.Value("float64")}
+    number = datasets.Value("float64")
+    labels = {problems.CLASSIFICATION: classes, problems.REGRESSION: datasets.List(number) if names else number}
     texts = dict.fromkeys(
         ("choices", "words", "candidates", "supports", "references"), datasets.List(datasets.Value("string"))
     )

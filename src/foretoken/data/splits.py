@@ -12,7 +12,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from heapq import heapify, heappop, heappush
 from itertools import accumulate
 
-from foretoken.data.documents import E, Example
+from foretoken.data.documents import E, Example, Splits
 from foretoken.data.label_sets import have_label_sets, label_sets, parted, stratified
 from foretoken.errors import ConfigError, DataError
 
@@ -27,27 +27,42 @@ def text_key(text: str) -> str:
     return digest(" ".join(text.split()))
 
 
-def split_off(documents: Sequence[E], fractions: Mapping[str, float], seed: int) -> tuple[list[E], dict[str, list[E]]]:
+def split_off(
+    documents: Sequence[E],
+    fractions: Mapping[str, float],
+    seed: int,
+    keys: Sequence[str] | None = None,
+    *,
+    are_mixed: bool = False,
+) -> tuple[list[E], dict[str, list[E]]]:
     """Return the documents left for training, and one list per named split.
 
-    Every class gives its share to every split; a group (by default: identical texts) stays together.
+    Every class gives its share to every split; a group stays together.
+
+    Args:
+        documents: all of them.
+        fractions: of the splits.
+        seed: of the order.
+        keys: the group of each document; by default its own, or identical texts.
+        are_mixed: a group may have several classes, and be larger than a split. It then counts for its rarest class,
+            and the larger ones stay in train.
 
     Raises:
         DataError: a class has too few groups to be in every split.
     """
-    keys = [_group(document) for document in documents]
+    keys = keys or [_group(document) for document in documents]
     if have_label_sets(documents):
         return _parts(documents, keys, _places_by_labels(documents, keys, fractions, seed), fractions)
     place: dict[str, str] = {}
-    classes = groups_by_class(documents)
+    classes = groups_by_class(documents, keys, are_mixed=are_mixed)
     needed = len(fractions) + 1
     refuse_small_classes(
         {label: len(groups) for label, groups in classes.items()},
         needed,
-        f"train and {' and '.join(fractions)} need {needed} of each",
+        f"train and {' and '.join(fractions)} need {needed} of each{', of different groups' * are_mixed}",
     )
     for groups in classes.values():
-        place.update(_assign(groups, fractions, seed))
+        place.update(_assign(groups, fractions, seed, largest_last=are_mixed))
     return _parts(documents, keys, place, fractions)
 
 
@@ -72,15 +87,34 @@ def _group(document: Example) -> str:
     return document.group or text_key(document.content)
 
 
-def groups_by_class(documents: Sequence[Example]) -> dict[str, dict[str, int]]:
-    """Return the size of every group, by the class of its first document."""
+def groups_by_class(
+    documents: Sequence[Example], keys: Sequence[str] | None = None, *, are_mixed: bool = False
+) -> dict[str, dict[str, int]]:
+    """Return the size of every group, by the class of its first document, or the rarest one of mixed groups."""
+    pairs = [*zip(keys or [_group(document) for document in documents], documents, strict=True)]
+    if are_mixed:
+        counts = Counter(stratum for _, stratum in {(key, document.stratum) for key, document in pairs})
+        pairs.sort(key=lambda pair: (counts[pair[1].stratum], pair[1].stratum))
     home: dict[str, str] = {}
     classes: dict[str, dict[str, int]] = defaultdict(dict)
-    for document in documents:
-        key = _group(document)
+    for key, document in pairs:
         sizes = classes[home.setdefault(key, document.stratum)]
         sizes[key] = sizes.get(key, 0) + 1
     return dict(sorted(classes.items()))
+
+
+def keys_of_groups(examples: Sequence[Example]) -> list[str]:
+    """Return for every example a key that it shares with those of its group, or with its text, and theirs in turn."""
+    return together([example.content for example in examples], [example.group for example in examples])
+
+
+def group_counts(splits: Splits) -> dict[str, dict[str, int]]:
+    """Return how many groups each split has, and how many documents are in none."""
+    groups = {split: [example.group for example in examples] for split, examples in splits.items()}
+    return {
+        "groups": {split: len({*names} - {None}) for split, names in groups.items()},
+        "without": {split: names.count(None) for split, names in groups.items()},
+    }
 
 
 def refuse_small_classes(sizes: Mapping[str, int], needed: int, why: str) -> None:
@@ -97,9 +131,12 @@ def refuse_small_classes(sizes: Mapping[str, int], needed: int, why: str) -> Non
     )
 
 
-def _assign(groups: Mapping[str, int], fractions: Mapping[str, float], seed: int) -> dict[str, str]:
-    order = sorted(groups, key=lambda key: digest(seed, key))
+def _assign(
+    groups: Mapping[str, int], fractions: Mapping[str, float], seed: int, *, largest_last: bool
+) -> dict[str, str]:
     total, place, start = sum(groups.values()), {}, 0
+    most = max(min(fractions.values()) * total, 2 * total / len(groups)) if largest_last else total
+    order = sorted(groups, key=lambda key: (max(groups[key], most), digest(seed, key)))
     for number, (name, fraction) in enumerate(fractions.items()):
         wanted, taken = max(1, round(fraction * total)), 0
         last = len(order) - (len(fractions) - number)  # one group is left for every later split, and train

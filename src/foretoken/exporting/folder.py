@@ -9,7 +9,7 @@ from tokenizers import Tokenizer
 from transformers import PreTrainedTokenizerBase
 
 from foretoken import __version__
-from foretoken.data.problems import MULTI_LABEL
+from foretoken.data.problems import MULTI_LABEL, REGRESSION
 from foretoken.errors import AdapterError
 from foretoken.exporting.graph import IDS, MASK, TYPES, reads_types
 from foretoken.files import JsonObject, write_text
@@ -17,6 +17,7 @@ from foretoken.inference.predictor import Predictor
 from foretoken.metrics.decision import Decision
 from foretoken.options import to_dict
 from foretoken.training.problems.classification import TextProblem
+from foretoken.training.problems.regression import Regression
 
 CONFIG, README, TOKENIZER = "config.json", "README.md", "tokenizer.json"
 FORMAT = 1
@@ -87,9 +88,10 @@ def config_of(predictor: Predictor, **more: Any) -> JsonObject:
 
 
 def answers_of(predictor: Predictor) -> JsonObject:
-    """Return what differs between the adapters of one model: labels, recalibration, and what is answered."""
-    fitted = {"scaling": predictor.scaling, "decision": _decision(predictor)}
-    return {"labels": predictor.labels} | {name: value and value.to_dict() for name, value in fitted.items()}
+    """Return what differs between the adapters of one model: labels, recalibration, decision, the scale of numbers."""
+    problem, fitted = predictor.problem, {"scaling": predictor.scaling, "decision": _decision(predictor)}
+    targets = {"targets": problem.targets.to_dict()} if isinstance(problem, Regression) else {}
+    return {"labels": predictor.labels} | {name: it and it.to_dict() for name, it in fitted.items()} | targets
 
 
 def _decision(predictor: Predictor) -> Decision | None:
@@ -115,8 +117,8 @@ def write_readme(path: Path, predictor: Predictor, *, target: str) -> None:
         f"# An exported model\n\n{_about(predictor)}",
         "onnxruntime" if target == "onnx" else target,
         lines,
-        f"`config.json` has the labels, the longest document ({predictor.max_length} tokens), the recalibration of the "
-        "probabilities and what is answered for them; `tokenizer.json` truncates and pads by itself.",
+        f"`config.json` has the labels, the longest document ({predictor.max_length} tokens) and "
+        f"{_scaling_words(predictor)}; `tokenizer.json` truncates and pads by itself.",
     )
 
 
@@ -144,9 +146,15 @@ def write_shared_readme(path: Path, predictor: Predictor, name: str) -> None:
         f"# One exported graph, many adapters\n\nExported by foretoken {__version__}.",
         "onnxruntime",
         lines,
-        "`config.json` has the labels, the recalibration and the decision of each adapter. A run without options is "
+        f"`config.json` has, for each adapter, the labels and {_scaling_words(predictor)}. A run without options is "
         "the first adapter's.",
     )
+
+
+def _scaling_words(predictor: Predictor) -> str:
+    if predictor.problem.name == REGRESSION:
+        return "mean and standard deviation of the targets in training (the outputs are in the units of the data)"
+    return "the recalibration of the probabilities and what is answered for them"
 
 
 def _write(path: Path, head: str, package: str, lines: list[str], end: str) -> None:
@@ -196,7 +204,9 @@ def _call_lines(predictor: Predictor, run: str) -> list[str]:
 
 
 def _answer_lines(predictor: Predictor, run: str) -> list[str]:
-    """Return the lines from a run to the answers; to the logits of chunks, and of what has no probabilities."""
+    """Return the lines from a run to the answers; to the logits of chunks and tags."""
+    if predictor.problem.name == REGRESSION:
+        return [f"print({run}[0].tolist())"]
     if not predictor.problem.has_probabilities or predictor.chunks is not None:
         return [f"logits = {run}[0]"]
     return [f"probabilities = {run}[1]", *_decided_lines(predictor)]
@@ -205,7 +215,7 @@ def _answer_lines(predictor: Predictor, run: str) -> list[str]:
 def _scaled_lines(predictor: Predictor) -> list[str]:
     """Return the lines from pooled logits (C,) to an answer."""
     if not predictor.problem.has_probabilities:
-        return ["print(float(logits[0]))"]
+        return ["print(logits.tolist())"]
     scaling = predictor.scaling
     weight, bias = ((1.0,), (0.0,)) if scaling is None else (scaling.weight, scaling.bias)
     numbers = f"weight, bias = np.array({list(weight)}), np.array({list(bias)})"

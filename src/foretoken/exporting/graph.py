@@ -20,7 +20,9 @@ from foretoken.data.problems import MULTI_LABEL
 from foretoken.errors import BackboneError, cut
 from foretoken.inference.predictor import Predictor
 from foretoken.machine.tracing import one_graph
+from foretoken.metrics.regression import TargetScale
 from foretoken.metrics.scaling import Link, Scaling
+from foretoken.training.problems.regression import Regression
 from foretoken.tuner.checks import ADAPTERS_NAME
 from foretoken.tuner.fuse import prefix_known
 
@@ -42,20 +44,24 @@ class Graph(nn.Module):
 
     Args:
         model: the adapted model.
-        scaling: of the probabilities; None: as the model has them.
+        scaling: of the probabilities, or of the logits where these are numbers; None: as the model has them.
         has_probabilities: whether they are an output beside the logits.
         link: what makes probabilities of logits: a softmax of them all, or a sigmoid of each.
     """
 
-    def __init__(self, model: Any, scaling: Scaling | None, *, has_probabilities: bool, link: Link = "softmax") -> None:
+    def __init__(
+        self, model: Any, scaling: Scaling | TargetScale | None, *, has_probabilities: bool, link: Link = "softmax"
+    ) -> None:
         super().__init__()
         self.model = model
         self.has_probabilities = has_probabilities
+        self.has_numbers = isinstance(scaling, TargetScale)
         self.link = link
-        weight, bias = ((1.0,), (0.0,)) if scaling is None else (scaling.weight, scaling.bias)
+        weight, bias = _line(scaling)
         for name, values in zip(SCALING, (weight, bias), strict=True):
-            # one number for each class, also of a temperature: adapters that share a graph may differ in it
-            self.register_buffer(name, torch.tensor(values).expand(model.config.num_labels).clone())
+            # one number for each output, also of a temperature: adapters that share a graph may differ in it
+            kind = torch.float64 if self.has_numbers else torch.float32  # numbers may be large, and differ by little
+            self.register_buffer(name, torch.tensor(values, dtype=kind).expand(model.config.num_labels).clone())
 
     @property
     def output_names(self) -> tuple[str, ...]:
@@ -63,9 +69,11 @@ class Graph(nn.Module):
         return ("logits", "probabilities") if self.has_probabilities else ("logits",)
 
     def forward(self, input_ids: Tensor, attention_mask: Tensor, token_type_ids: Tensor | None = None) -> Any:
-        """(B, N) -> logits (B, C), or (B, N, C) of tags, and the probabilities (B, C)."""
+        """(B, N) -> logits (B, C), (B, N, C) of tags, or numbers in the units of the data; and probabilities (B, C)."""
         more = {} if token_type_ids is None else {TYPES: token_type_ids}
         logits = self.model(input_ids=input_ids, attention_mask=attention_mask, **more).logits.float()
+        if self.has_numbers:
+            return (logits.double() * self.scaling_weight + self.scaling_bias,)
         if not self.has_probabilities:
             return (logits,)
         if self.link == "sigmoid":
@@ -88,16 +96,26 @@ class SharedGraph(nn.Module):
 
 def make_graph(predictor: Predictor) -> Graph:
     """Return the graph of a loaded model; logits of chunks and tags are left to whoever pools and reads them."""
-    whole = predictor.problem.has_probabilities and predictor.chunks is None
-    link: Link = "sigmoid" if predictor.problem.name == MULTI_LABEL else "softmax"
-    graph = Graph(predictor.model, predictor.scaling, has_probabilities=whole, link=link)
+    problem = predictor.problem
+    whole = problem.has_probabilities and predictor.chunks is None
+    scaling = problem.targets if isinstance(problem, Regression) else predictor.scaling
+    link: Link = "sigmoid" if problem.name == MULTI_LABEL else "softmax"
+    graph = Graph(predictor.model, scaling, has_probabilities=whole, link=link)
     return graph.cpu().eval().requires_grad_(False)
 
 
 def adapter_tensors(graph: Graph) -> Inputs:
     """Return what belongs to the adapter: its own weights, the head's, and the scaling."""
     own = {name: tensor for name, tensor in graph.state_dict().items() if ADAPTERS_NAME.search(f".{name}")}
-    return own | ({name: getattr(graph, name) for name in SCALING} if graph.has_probabilities else {})
+    is_scaled = graph.has_probabilities or graph.has_numbers
+    return own | ({name: getattr(graph, name) for name in SCALING} if is_scaled else {})
+
+
+def _line(scaling: Scaling | TargetScale | None) -> tuple[tuple[float, ...], tuple[float, ...]]:
+    """Return what outputs are multiplied by, and what is added then."""
+    if isinstance(scaling, TargetScale):
+        return scaling.std, scaling.mean
+    return ((1.0,), (0.0,)) if scaling is None else (scaling.weight, scaling.bias)
 
 
 @dataclass(frozen=True)

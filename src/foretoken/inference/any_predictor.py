@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any, TypeAlias
 from foretoken.data.plain_table import PlainTable, Table
 from foretoken.data.readers.rows import ERROR, BadRow, BadRows
 from foretoken.errors import AdapterError, DataError
+from foretoken.inference.guarantee import Guarantee
 from foretoken.inference.predictor import (
     Predictor,
     adapter_folder,
@@ -98,7 +99,12 @@ def predict_table(
 
 
 def answer_rows(
-    predictor: AnyPredictor, table: datasets.Dataset | PlainTable, bad_rows: BadRows, **settings: Any
+    predictor: AnyPredictor,
+    table: datasets.Dataset | PlainTable,
+    bad_rows: BadRows,
+    *,
+    guarantee: Guarantee | None = None,
+    **settings: Any,
 ) -> list[dict[str, Any]]:
     """Return ``id`` and answer of every row of a source, in order; a row that is not usable has its ``error``.
 
@@ -106,6 +112,7 @@ def answer_rows(
         predictor: what predicts.
         table: the rows that are usable.
         bad_rows: those of the source that are not; rows without tokens are added, unless they are an error.
+        guarantee: what is guaranteed of the answers.
         settings: those of :func:`predict_table`.
 
     Raises:
@@ -122,10 +129,12 @@ def answer_rows(
             raise
         bad_rows.rows += [BadRow(numbers[row], names[row], names[row], reason) for row, reason in reasons.items()]
         others = table.select([row for row in range(len(names)) if row not in reasons])
-        return answer_rows(predictor, others, bad_rows, **settings)
+        return answer_rows(predictor, others, bad_rows, guarantee=guarantee, **settings)
     log.info(describe(truncation, predictor.max_length))
     said = posed(predictor, scaled=settings.get("scaled", True)).to_json(outputs, table) if names else []
-    answers = {number: {"id": name} | answer for number, name, answer in zip(numbers, names, said, strict=True)}
+    more = guarantee.additions(outputs) if guarantee is not None and names else [{} for _ in said]
+    rows = zip(numbers, names, said, more, strict=True)
+    answers = {number: {"id": name} | answer | added for number, name, answer, added in rows}
     return [answer for _, answer in sorted((bad | answers).items())]
 
 

@@ -15,7 +15,7 @@ from peft import PeftModel
 from torch import Tensor, nn
 
 from foretoken.backbones.pooling import sentence_vectors
-from foretoken.errors import BackboneError, DataError, quoted
+from foretoken.errors import BackboneError
 from foretoken.files import PathLike, read_object
 from foretoken.inference.base_model import base_model_of, check_base
 from foretoken.inference.predictor import HEADLESS, adapter_folder, load_for_inference, refuse_unusable_texts
@@ -86,8 +86,6 @@ def embed(
     ...
     foretoken.errors.DataError: document 2 of 2 is empty; expected some text
     """
-    if isinstance(texts, str) or not len(texts):
-        raise DataError(f"texts: got {quoted(texts)}, expected a list of at least one text")
     refuse_unusable_texts(texts)
     reader = load_reader(source, base_model=base_model, accept_changed=accept_changed)
     columns, truncation = encode_texts(list(texts), None, reader.settings)

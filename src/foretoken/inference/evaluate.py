@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 import time
+from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -14,12 +15,16 @@ from foretoken.data.load import load_data
 from foretoken.errors import ConfigError
 from foretoken.files import JsonObject, atomic_file
 from foretoken.inference.any_predictor import AnyPredictor, load_predictor, posed, predict_table
+from foretoken.metrics.classification import class_scores, confusion
+from foretoken.metrics.table import positive_of
 from foretoken.training.recipe.recipe import Recipe, as_begun, checked
 from foretoken.training.run import record as records
 from foretoken.training.run.fingerprint import of_data, refuse_changes
 from foretoken.training.run.folder import PREDICTIONS, held
+from foretoken.training.run.intervals import bootstrap_intervals, calibration_intervals
 from foretoken.training.run.model_card import write_model_card
-from foretoken.training.run.results import Fitted, Prediction, measures, prediction_of
+from foretoken.training.run.prepare import beginnings_of
+from foretoken.training.run.results import Fitted, Prediction, measures, prediction_of, write_errors
 from foretoken.training.tokens.encode import describe
 
 if TYPE_CHECKING:
@@ -47,6 +52,32 @@ def predicted(
     return prediction_of(problem, table, outputs, labels, time.perf_counter() - began)
 
 
+def described(outcome: Prediction, beginnings: Sequence[str], *, errors: int) -> JsonObject:
+    """Return all that is said of predictions: metrics with intervals, each class, confusions, confident errors.
+
+    Args:
+        outcome: the predictions.
+        beginnings: of the rows' texts.
+        errors: at most so many errors.
+    """
+    problem = outcome.problem
+    values, said = outcome.metrics(), problem.columns(outcome.outputs, outcome.labels)
+    right, answered = (list(said.get(name, ())) for name in ("label", "prediction"))  # type: ignore[call-overload]
+    intervals = bootstrap_intervals(problem.name, right, answered, classes=problem.labels)
+    if problem.has_probabilities:
+        intervals |= calibration_intervals(values, outcome.outputs, outcome.labels, n_bins=problem.n_bins)
+    return {
+        "documents": len(outcome.ids),
+        "problem": problem.name,
+        "positive": positive_of(problem.name, problem.labels) or None,
+        "metrics": values,
+        "intervals": {name: list(interval) for name, interval in intervals.items() if name in values},
+        "classes": [row._asdict() for row in class_scores(problem.name, right, answered, problem.labels)],
+        "confusion": confusion(problem.name, right, answered, problem.labels),
+        "errors": outcome.errors(beginnings, errors) if errors else [],
+    }
+
+
 def measure_test(recipe: Recipe, *, accept_changed: bool = False) -> JsonObject:
     """Measure the test split of a finished run that left it out; a second call returns the record as it is.
 
@@ -69,7 +100,7 @@ def _measure_test(recipe: Recipe, *, accept_changed: bool) -> JsonObject:
         raise ConfigError(f"{recipe.run_folder} holds no finished run; train it first")
     if "test" in record:
         return record
-    test = load_data(recipe.data).splits["test"]
+    test = load_data(records.data_as_begun(recipe.data, record)).splits["test"]
     refuse_changes(recipe.run_folder, record.get("fingerprint"), of_data({"test": test}), accept=accept_changed)
     precision = as_begun(recipe, record["recipe"]).training.precision
     predictor = load_predictor(recipe.run_folder, precision=precision, accept_changed=accept_changed)
@@ -85,6 +116,8 @@ def _measure_test(recipe: Recipe, *, accept_changed: bool) -> JsonObject:
     fitted = Fitted(predictor.scaling, getattr(predictor.problem, "decision", None), predictor.unscaled_decision)
     found = measures({"test": outcome}, fitted)
     scaling = record.get("scaling", {}) | found.pop("scaling", {})
+    if recipe.save_errors:
+        write_errors(recipe.run_folder, {"test": outcome}, {"test": beginnings_of(test)})
     whole = records.RunRecord(recipe.run_folder, record)
     whole.update(**found, **({"scaling": scaling} if scaling else {}))
     write_model_card(recipe.run_folder, whole.values)

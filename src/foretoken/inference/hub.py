@@ -10,8 +10,9 @@ from huggingface_hub.errors import LocalEntryNotFoundError
 
 from foretoken.errors import AdapterError, cut
 from foretoken.sentence_encoders import POOLING
+from foretoken.training.run.folder import VALIDATION
 
-FETCHED = ("*.json", "*.safetensors", "*.txt", "*.model", "*.jinja", POOLING)  # no pickles, and nothing that runs
+FETCHED = ("*.json", "*.safetensors", "*.txt", "*.model", "*.jinja", POOLING, VALIDATION)  # nothing that runs
 _NAME = re.compile(r"\w[\w.-]*/\w[\w.-]*")
 
 

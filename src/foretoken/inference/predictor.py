@@ -142,7 +142,9 @@ def load_for_inference(
 
 
 def refuse_unusable_texts(texts: Sequence[str]) -> None:
-    """Raise a DataError for the first text without anything besides white space, or with bytes that are no UTF-8."""
+    """Raise a DataError where there is no text, or one is white space alone or has bytes that are no UTF-8."""
+    if isinstance(texts, str) or not len(texts):
+        raise DataError(f"texts: got {quoted(texts)}, expected a list of at least one text")
     for number, text in enumerate(texts, 1):
         if not is_readable(text_value(f"document {number} of {len(texts)}", text, "text")):
             raise DataError(f"document {number} of {len(texts)} is empty; expected some text")

@@ -7,6 +7,7 @@ from foretoken.metrics.calibration import (
     expected_calibration_error,
     maximum_calibration_error,
     reliability_bins,
+    smooth_calibration_error,
     upper_edge_calibration_error,
 )
 from foretoken.metrics.choice import choice_metrics, grouped_exact_match
@@ -48,6 +49,7 @@ __all__ = [
     "paired_bootstrap",
     "regression_metrics",
     "reliability_bins",
+    "smooth_calibration_error",
     "span_metrics",
     "summary",
     "t_test",

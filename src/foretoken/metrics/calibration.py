@@ -12,6 +12,7 @@ from foretoken.errors import ConfigError
 from foretoken.metrics.checks import check_n_bins, checked_predictions, top_class
 
 Strategy: TypeAlias = Literal["width", "mass"]
+CELLS, _HALVINGS = 1024, 12  # of the grid of smECE, and of the interval that its bandwidth lies in
 
 
 @dataclass(frozen=True)
@@ -107,8 +108,55 @@ def classwise_calibration_error(probabilities: ArrayLike, labels: ArrayLike, n_b
     check_n_bins(n_bins)
     scores, truth = checked_predictions(probabilities, labels)
     classes = np.arange(scores.shape[1])
-    index = _width_index(scores, n_bins) + (n_bins + 1) * classes
+    index = width_index(scores, n_bins) + (n_bins + 1) * classes
     return _mean_gap(index.ravel(), ((truth[:, None] == classes) - scores).ravel())
+
+
+def smooth_calibration_error(probabilities: ArrayLike, labels: ArrayLike) -> float:
+    """Return the smooth calibration error of probabilities (n, C) against labels (n,): smECE, without bins.
+
+    smECE_s is the integral over t of |mean over rows i of (correct_i - confidence_i) K_s(t, confidence_i)|, where K_s
+    is the Gaussian kernel of bandwidth s reflected at 0 and 1, and smECE that of the one s with s = smECE_s (Błasiok
+    and Nakkiran 2023). It moves little where the probabilities do, as no confidence steps over a bin's edge.
+
+    Raises :class:`~foretoken.errors.DataError` for unusable predictions.
+
+    >>> round(smooth_calibration_error([[0.75, 0.25], [0.25, 0.75]], [0, 0]), 3)  # both are 0.75 sure, one is right
+    0.25
+    """
+    confidence, correct = top_class(*checked_predictions(probabilities, labels))
+    return smooth_error(confidence, correct - confidence)
+
+
+def smooth_error(confidence: NDArray[np.float64], gap: NDArray[np.float64]) -> float:
+    """Return smECE of confidences (n,) and their distances from what is right (n,)."""
+    return float(smooth_errors(np.bincount(smooth_cells(confidence), gap, CELLS)[None] / len(gap))[0])
+
+
+def smooth_cells(confidence: NDArray[np.float64]) -> NDArray[np.int64]:
+    """Return the cell of the grid that smECE is computed on, for each confidence."""
+    return np.minimum((confidence * CELLS).astype(np.int64), CELLS - 1)
+
+
+def smooth_errors(sums: NDArray[np.float64]) -> NDArray[np.float64]:
+    """Return smECE (S,) of mean distances that are summed in each cell of the grid (S, cells).
+
+    Cosines are the eigenfunctions of a kernel that is reflected at both ends, so smoothing is a product of theirs.
+    """
+    from scipy.fft import dct, idct
+
+    waves, steps = dct(sums, norm="ortho"), np.pi * np.arange(CELLS)
+
+    def at(bandwidth: NDArray[np.float64]) -> NDArray[np.float64]:
+        damped = waves * np.exp(-0.5 * (bandwidth[:, None] * steps) ** 2)
+        return np.abs(idct(damped, norm="ortho")).sum(axis=1)
+
+    low, high = np.zeros(len(sums)), np.ones(len(sums))
+    for _ in range(_HALVINGS):
+        middle = (low + high) / 2
+        is_below = middle < at(middle)
+        low, high = np.where(is_below, middle, low), np.where(is_below, high, middle)
+    return at(high)
 
 
 def reliability_bins(probabilities: ArrayLike, labels: ArrayLike, n_bins: int = 15) -> list[ReliabilityBin]:
@@ -126,7 +174,7 @@ def reliability_bins(probabilities: ArrayLike, labels: ArrayLike, n_bins: int = 
     """
     check_n_bins(n_bins)
     confidence, correct = top_class(*checked_predictions(probabilities, labels))
-    index, edges = _width_index(confidence, n_bins), np.linspace(0, 1, n_bins + 1)
+    index, edges = width_index(confidence, n_bins), np.linspace(0, 1, n_bins + 1)
     borders = enumerate(zip(edges, [*edges[1:], 1.0], strict=True))
     return [_bin(lower, upper, confidence[index == i], correct[index == i]) for i, (lower, upper) in borders]
 
@@ -145,8 +193,8 @@ def _mean_gap(index: NDArray[np.int64], gap: NDArray[np.float64]) -> float:
     return float(np.abs(np.bincount(index, gap)).sum() / len(gap))
 
 
-def _width_index(confidence: NDArray[np.float64], n_bins: int) -> NDArray[np.int64]:
-    """Place each confidence as torchmetrics does: in float32, where an edge may round to either side."""
+def width_index(confidence: NDArray[np.float64], n_bins: int) -> NDArray[np.int64]:
+    """Return the bin of equal width of each confidence, as torchmetrics has it: in float32, where edges round."""
     import torch
 
     edges = torch.linspace(0, 1, n_bins + 1, dtype=torch.float32)

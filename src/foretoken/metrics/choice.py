@@ -6,14 +6,14 @@ import numpy as np
 from numpy.typing import ArrayLike
 
 from foretoken.errors import DataError
-from foretoken.metrics.calibration import expected_calibration_error
+from foretoken.metrics.calibration import expected_calibration_error, smooth_calibration_error
 from foretoken.metrics.checks import checked_predictions, top_class
 from foretoken.metrics.scores import brier_score, negative_log_likelihood
 from foretoken.metrics.selective import aurc
 
 
 def choice_metrics(probabilities: ArrayLike, labels: ArrayLike, *, n_bins: int = 15) -> dict[str, float]:
-    """Return accuracy, ece, brier, nll and aurc of probabilities (n, K) of up to K choices against labels (n,).
+    """Return accuracy, ece, smece, brier, nll and aurc of probabilities (n, K) of up to K choices against labels (n,).
 
     A row with fewer than K choices is padded with zeros at its end: they change none of the metrics. A label is
     the index of the right choice; 2 choices or more.
@@ -30,6 +30,7 @@ def choice_metrics(probabilities: ArrayLike, labels: ArrayLike, *, n_bins: int =
     return {
         "accuracy": float(correct.mean()),
         "ece": expected_calibration_error(scores, truth, n_bins),
+        "smece": smooth_calibration_error(scores, truth),
         "brier": brier_score(scores, truth),
         "nll": negative_log_likelihood(scores, truth),
         "aurc": aurc(scores, truth),

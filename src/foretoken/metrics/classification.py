@@ -2,6 +2,10 @@
 
 from __future__ import annotations
 
+from collections import Counter
+from collections.abc import Callable, Iterable, Sequence
+from typing import Any, NamedTuple
+
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
@@ -9,6 +13,7 @@ from foretoken.metrics.calibration import (
     classwise_calibration_error,
     expected_calibration_error,
     maximum_calibration_error,
+    smooth_calibration_error,
     upper_edge_calibration_error,
 )
 from foretoken.metrics.checks import check_n_bins, checked_predictions
@@ -44,6 +49,97 @@ def classification_metrics(
     return _agreement(truth, classes, scores.shape[1]) | ranking | _calibration(scores, truth, n_bins)
 
 
+class ClassScores(NamedTuple):
+    """How well one class, label or type of entity is found; ``support`` is how often it is right."""
+
+    name: str
+    precision: float
+    recall: float
+    f1: float
+    support: int
+
+
+def class_scores(
+    problem: str, labels: Sequence[Any], predictions: Sequence[Any], classes: Sequence[str] = ()
+) -> list[ClassScores]:
+    """Return precision, recall and F1 of every class, label or type of entity, as scikit-learn and seqeval have them.
+
+    Labels and predictions are those of a file of predictions: names, lists of names, or lists of tags. A ratio without
+    cases is 0. Problems without classes have none.
+
+    >>> class_scores("classification", ["a", "a", "b"], ["a", "b", "b"], ["a", "b"])[1]
+    ClassScores(name='b', precision=0.5, recall=1.0, f1=0.6666666666666666, support=1)
+    """
+    if problem not in _ITEMS:
+        return []
+    right, answered, hits = Counter[str](), Counter[str](), Counter[str]()
+    for label, prediction in zip(labels, predictions, strict=True):
+        wanted, said = set(_ITEMS[problem](label)), set(_ITEMS[problem](prediction))
+        for counts, items in ((right, wanted), (answered, said), (hits, wanted & said)):
+            counts.update(name for name, *_ in items)
+    known = classes if problem != _TAGS else [tag[2:] for tag in classes if tag.startswith("B-")]
+    names = dict.fromkeys([*known, *sorted({*right, *answered})])
+    return [_class_scores(name, right[name], answered[name], hits[name]) for name in names]
+
+
+def _class_scores(name: str, right: int, answered: int, hits: int) -> ClassScores:
+    ratios = hits / max(answered, 1), hits / max(right, 1), 2 * hits / max(right + answered, 1)
+    return ClassScores(name, *ratios, right)
+
+
+def _entities(tags: Sequence[str]) -> list[tuple[str, int, int]]:
+    from seqeval.metrics.sequence_labeling import get_entities
+
+    return get_entities(list(tags))
+
+
+_TAGS = "token-classification"
+_ITEMS: dict[str, Callable[[Any], Iterable[tuple[Any, ...]]]] = {  # what of a row is right or wrong, its class first
+    "classification": lambda label: [(label,)],
+    "multi-label-classification": lambda labels: [(label,) for label in labels],
+    _TAGS: _entities,
+}
+
+
+def best_and_worst(scores: Sequence[ClassScores], most: int = 20) -> list[ClassScores]:
+    """Return classes by falling F1; of more than so many the best and the worst half of that number.
+
+    Of classes without a document nothing is measured, so of many they are left out.
+    """
+    ordered = sorted(scores, key=lambda row: (-row.f1, -row.support))
+    if len(ordered) <= most:
+        return ordered
+    there = [row for row in ordered if row.support] or ordered
+    return there if len(there) <= most else [*there[: most // 2], *there[-(most // 2) :]]
+
+
+def confusion(
+    problem: str, labels: Sequence[str], predictions: Sequence[str], classes: Sequence[str]
+) -> list[list[int]] | None:
+    """Return how many documents of each class (row) are answered with each (column); None for other problems.
+
+    >>> confusion("classification", ["a", "a", "b"], ["a", "b", "b"], ["a", "b"])
+    [[1, 1], [0, 1]]
+    """
+    if problem != "classification":
+        return None
+    counts = Counter(zip(labels, predictions, strict=True))
+    return [[counts[label, prediction] for prediction in classes] for label in classes]
+
+
+def most_confused(confusion: ArrayLike, most: int) -> list[tuple[int, int, int]]:
+    """Return (label, prediction, documents) of the most frequent errors of counts (C, C), the most frequent first.
+
+    >>> most_confused([[5, 1], [2, 4]], most=1)
+    [(1, 0, 2)]
+    """
+    counts = np.array(confusion)
+    np.fill_diagonal(counts, 0)
+    order = np.argsort(-counts, axis=None, kind="stable")[:most]
+    cells = zip(*np.unravel_index(order, counts.shape), strict=True)
+    return [(int(row), int(column), int(counts[row, column])) for row, column in cells if counts[row, column]]
+
+
 def roc_auc(scores: ArrayLike, truth: Classes) -> float:
     """Return how often a row of class 1 has the larger score of the two when it meets a row of class 0.
 
@@ -72,6 +168,7 @@ def _agreement(truth: Classes, predicted: Classes, num_classes: int) -> dict[str
 def _calibration(scores: NDArray[np.float64], truth: Classes, n_bins: int) -> dict[str, float]:
     return {
         "ece": expected_calibration_error(scores, truth, n_bins),
+        "smece": smooth_calibration_error(scores, truth),
         "ece_mass": expected_calibration_error(scores, truth, n_bins, strategy="mass"),
         "ece_upper_edge": upper_edge_calibration_error(scores, truth),
         "mce": maximum_calibration_error(scores, truth, n_bins),

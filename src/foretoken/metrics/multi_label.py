@@ -6,6 +6,7 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from foretoken.errors import DataError
+from foretoken.metrics.calibration import smooth_error
 from foretoken.metrics.scores import SMALLEST_PROBABILITY
 
 Array = NDArray[np.float64]
@@ -16,10 +17,12 @@ def multi_label_metrics(
 ) -> dict[str, float]:
     """Return the metrics of several labels, except the loss.
 
-    Micro, macro and samples averages of precision, recall and F1 are scikit-learn's with 0 for a ratio without cases.
+    Micro, macro and samples averages of precision, recall and F1 are scikit-learn's, with 0 for a ratio without cases;
+    in the averages over samples, an answer without labels has precision 1, and a document without labels recall 1.
     ``map`` is the mean average precision over the labels that any document has, ``subset_accuracy`` the share of
     documents all of whose labels are right, ``ece`` the calibration error of all label probabilities together,
-    ``ece_classwise`` the mean of that of each label, ``brier`` and ``nll`` are means over documents and labels.
+    ``smece`` the smooth one, ``ece_classwise`` the mean of that of each label, ``brier`` and ``nll`` are means over
+    documents and labels.
 
     Args:
         probabilities: (n, L).
@@ -66,7 +69,8 @@ def _agreement(right: NDArray[np.int64], answered: NDArray[np.int64]) -> dict[st
 
     found = {"subset_accuracy": float((right == answered).all(axis=1).mean())}
     for average in ("micro", "macro", "samples"):
-        values = precision_recall_fscore_support(right, answered, average=average, zero_division=0)
+        empty = 1 if average == "samples" else 0
+        values = precision_recall_fscore_support(right, answered, average=average, zero_division=empty)
         found |= {f"{name}_{average}": float(value) for name, value in zip(_RATIOS, values[:3], strict=True)}
     return found
 
@@ -87,14 +91,19 @@ def _doubts(scores: Array, right: NDArray[np.int64], n_bins: int) -> dict[str, f
     likelihood = np.where(right == 1, scores, 1 - scores)
     return {
         "ece": _label_error(scores.ravel(), right.ravel(), n_bins),
+        "smece": smooth_error(scores.ravel(), (right - scores).ravel()),
         "ece_classwise": float(np.mean(errors)),
         "brier": float(((scores - right) ** 2).mean()),
         "nll": float(-np.log(likelihood.clip(SMALLEST_PROBABILITY)).mean()),
     }
 
 
+def label_bins(scores: Array, n_bins: int) -> NDArray[np.int64]:
+    """Return the bin of each probability."""
+    return np.minimum((scores * n_bins).astype(np.int64), n_bins - 1)
+
+
 def _label_error(scores: Array, right: NDArray[np.int64], n_bins: int) -> float:
     """Return the mean distance of a label's probability from how often it is right, in bins of the probability."""
-    bins = np.minimum((scores * n_bins).astype(int), n_bins - 1)
-    gaps = np.bincount(bins, weights=scores - right, minlength=n_bins)
+    gaps = np.bincount(label_bins(scores, n_bins), weights=scores - right, minlength=n_bins)
     return float(np.abs(gaps).sum() / len(scores))

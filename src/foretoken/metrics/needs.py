@@ -5,6 +5,10 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, NamedTuple
 
+import numpy as np
+
+from foretoken.metrics.table import positive_of
+
 LONGEST_FOR_TER = 100  # words of a reference on average; the edits of longer texts take minutes to find
 
 
@@ -20,8 +24,8 @@ def _words(rows: Sequence[Sequence[str]]) -> float:
 
 
 _TWO_CLASSES = Need("documents of two classes or more", lambda classes: len(set(classes)) > 1)
-_POSITIVES = Need("documents of the second class", lambda classes: 1 in set(classes))
-_TWO_NUMBERS = Need("two different numbers or more", lambda numbers: len(set(numbers)) > 1)
+_POSITIVES = Need("documents of class {positive!r}", lambda classes: 1 in set(classes))
+_TWO_NUMBERS = Need("two different numbers or more", lambda numbers: bool(np.ptp(numbers, axis=0).all()))
 _ENTITIES = Need("an entity", lambda rows: any(tag != "O" for tags in rows for tag in tags))
 _SHORT_TEXTS = Need(f"references of at most {LONGEST_FOR_TER} words", lambda rows: _words(rows) <= LONGEST_FOR_TER)
 _BOTH_KINDS = Need(
@@ -40,13 +44,19 @@ _NEEDS: Mapping[str, Mapping[str, Need]] = {
 }
 
 
-def lacking(name: str, problem: str, labels: Sequence[Any]) -> str | None:
+def lacking(name: str, problem: str, labels: Sequence[Any], classes: Sequence[str] = ("0", "1")) -> str | None:
     """Return what a metric needs of labels, as the problem has them, and does not find; None where nothing is missing.
+
+    ``classes`` are what the labels are called, where these are numbers of classes.
 
     >>> lacking("roc_auc", "classification", [1, 1]), lacking("accuracy", "classification", [1, 1])
     ('documents of two classes or more', None)
+    >>> lacking("f1", "classification", [0, 0], ["benign", "cancer"])
+    "documents of class 'cancer'"
     >>> lacking("pearson", "regression", [3.0])
     'two different numbers or more'
     """
     need = _NEEDS.get(problem, {}).get(name)
-    return None if need is None or need.is_met(labels) else need.what
+    if need is None or need.is_met(labels):
+        return None
+    return need.what.format(positive=positive_of(problem, classes))

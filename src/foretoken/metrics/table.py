@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 from typing import NamedTuple
 
-from foretoken.errors import ConfigError, did_you_mean
+from foretoken.errors import ConfigError, did_you_mean, one_line
 
 _CLASSES = ("classification",)
 _SETS = ("multi-label-classification",)
@@ -68,6 +68,7 @@ METRICS: dict[str, Metric] = {
     "accuracy_f1": Metric("Mean of accuracy and F1", True, (), short="(Accuracy + F1) / 2"),
     "exact_match": Metric("Exact match", True, (*_TEXTS, *_ANSWERS)),
     "ece": Metric("Expected calibration error", False, (*_BOTH, *_CHOICES), CALIBRATION, "ECE"),
+    "smece": Metric("Smooth calibration error", False, (*_BOTH, *_CHOICES), CALIBRATION, "smECE"),
     "ece_mass": Metric("Expected calibration error (equal mass)", False, _CLASSES, CALIBRATION, "ECE (equal mass)"),
     "ece_upper_edge": Metric(
         "Expected calibration error (upper edges)", False, _CLASSES, CALIBRATION, "ECE (upper edges)"
@@ -81,6 +82,7 @@ METRICS: dict[str, Metric] = {
     "spearman": Metric("Spearman correlation", True, _NUMBERS, short="Spearman"),
     "pearson_spearman": Metric("Mean of Pearson and Spearman", True, _NUMBERS, short="(Pearson + Spearman) / 2"),
     "mse": Metric("Mean squared error", False, _NUMBERS, ERROR, "MSE"),
+    "coverage_95": Metric("Coverage of 95 % intervals", True, (), short="Coverage (95 %)"),  # with variance alone
     "bleu": Metric("BLEU", True, _TEXTS),
     "chrf": Metric("chrF", True, _TEXTS),
     "ter": Metric("TER", False, _TEXTS),
@@ -101,6 +103,38 @@ _BINARY_ONLY = {
     "f1": "f1_macro or f1_micro",
     "roc_auc": "accuracy or f1_macro",
 }  # and what there is with any number of classes
+_OF_POSITIVE = ("precision", "recall", "f1", "accuracy_f1")
+_LONGEST_CLASS = 40  # characters of its name in a heading
+
+
+def positive_of(problem: str, labels: object) -> str:
+    """Return the class that precision, recall and F1 are of, the last of two; nothing where they are of no one class.
+
+    >>> positive_of("classification", ["benign", "cancer"]), positive_of("classification", ["a", "b", "c"])
+    ('cancer', '')
+    """
+    if problem not in _CLASSES or not isinstance(labels, list | tuple) or len(labels) != 2:
+        return ""
+    return str(labels[1])
+
+
+def with_class(name: str, positive: str, words: str = "") -> str:
+    """Return a metric, or what it is called, with the class that it is of.
+
+    >>> with_class("f1", "cancer"), with_class("f1", "cancer", "F1"), with_class("accuracy", "cancer")
+    ('f1 (cancer)', 'F1 (cancer)', 'accuracy')
+    """
+    is_of_one = positive and name in _OF_POSITIVE
+    return f"{words or name} ({one_line(positive, _LONGEST_CLASS)})" if is_of_one else words or name
+
+
+def repeats_accuracy(name: str, problem: str) -> bool:
+    """Tell whether a metric equals accuracy in a problem, as it does where a document has one label.
+
+    >>> repeats_accuracy("f1_micro", "classification"), repeats_accuracy("f1_micro", "multi-label-classification")
+    (True, False)
+    """
+    return problem in _CLASSES and name in METRICS and METRICS[name].group == AS_ACCURACY
 
 
 def metrics_of(group: str) -> tuple[str, ...]:

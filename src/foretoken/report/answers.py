@@ -8,7 +8,7 @@ from statistics import fmean
 
 from foretoken.report.runs.compare import SIGNIFICANT, Comparison
 from foretoken.report.runs.groups import TEST, VALIDATION, Group, Results, best_by_validation, by
-from foretoken.report.scores import greater_is_better, heading, is_share, printed
+from foretoken.report.scores import greater_is_better, is_share, printed
 from foretoken.report.tables.matrices import seeds_of
 
 REFERENCES = ("lora", "head-only")  # what the best is measured by, beside the next: the usual adapter, no adapter
@@ -47,7 +47,7 @@ def answer(groups: Sequence[Group], comparisons: Sequence[Comparison]) -> str:
     split = TEST if any(group.values(metric, TEST) for group in groups) else VALIDATION
     measured = [group for group in groups if group.values(metric, split)]
     if not measured:
-        return f"no run has a score in {heading(metric)}."
+        return f"no run has a score in {groups[0].heading()}."
     measured.sort(key=lambda group: _mean(group, split), reverse=greater_is_better(metric))
     best = measured[0]
     level = [group for group in measured if _ahead(best, group, split) == printed(metric, 0.0)]
@@ -93,7 +93,7 @@ def _compared(others: Sequence[Group]) -> list[Group]:
 
 def _best(level: Sequence[Group], split: str, *, alone: bool) -> str:
     metric = level[0].metric
-    score = f"{heading(metric)} {printed(metric, _mean(level[0], split))} on {split} ({_runs(level[0], split)})"
+    score = f"{level[0].heading()} {printed(metric, _mean(level[0], split))} on {split} ({_runs(level[0], split)})"
     if alone and len(level) == 1:
         return f"{level[0].label}, the only one measured, has {score}"
     return f"{_listed(level)} {'is best' if len(level) == 1 else 'are level at the top'} with {score}"

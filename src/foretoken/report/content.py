@@ -11,6 +11,7 @@ from foretoken.report.render.table import Table
 from foretoken.report.runs.compare import SAMPLES, Comparison
 from foretoken.report.runs.folds import is_whole
 from foretoken.report.runs.groups import Results
+from foretoken.report.tables.classes import class_tables
 from foretoken.report.tables.matrices import ece_table, main_table, paper_table
 from foretoken.report.tables.origin import RecipeText, made_lines, recipe_texts
 from foretoken.report.tables.task import (
@@ -86,6 +87,7 @@ def _of_results(results: Results, comparisons: Sequence[Comparison]) -> list[Sec
     return [
         Section("results", "Results", [main_table(results)]),
         Section("tasks", "Each task", _there(*each), facts),
+        Section("classes", "Classes and errors", [table for task in tasks for table in class_tables(results, task)]),
         Section("calibration", "Calibration", _there(*calibration)),
         Section("comparisons", "Comparisons", _there(*tests), [_TESTS, *why]),
     ]
@@ -110,7 +112,10 @@ def _cautions(results: Results, task: str) -> list[str]:
     lacking = [run.name for group in groups for run in group.runs if run.folds and not is_whole(run)]
     by_others = f"{task}: runs chose their checkpoints by {', '.join(metrics)}; all are compared by {groups[0].metric}."
     without_folds = f"{task}: not all folds are finished, so these are shown by validation: {', '.join(lacking)}."
-    return [*([by_others] if len(metrics) > 1 else []), *([without_folds] if lacking else [])]
+    classes = sorted({" / ".join(run.classes) for group in groups for run in group.runs if len(run.classes) == 2})
+    by_classes = f"{task}: precision, recall and F1 are of the last class, which differs: {', '.join(classes)}."
+    said = {by_classes: len(classes) > 1, by_others: len(metrics) > 1, without_folds: bool(lacking)}
+    return [line for line, is_true in said.items() if is_true]
 
 
 def _there(*tables: Table | None) -> list[Table]:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 
-from foretoken.metrics.table import CALIBRATION, ERROR, METRICS, SCORE
+from foretoken.metrics.table import AS_ACCURACY, CALIBRATION, ERROR, METRICS, SCORE, with_class
 
 PART = "/"  # between the part of a test split and the metric: `mismatched/accuracy`
 ABSENT = "-"
@@ -26,6 +26,15 @@ def group_of(metric: str) -> str:
     return known.group if known else SCORE
 
 
+def is_in(metric: str, group: str) -> bool:
+    """Tell whether a metric is of a group in the table of metrics; what may repeat accuracy is a score.
+
+    >>> is_in("f1_micro", SCORE), is_in("ece", SCORE)
+    (True, False)
+    """
+    return group_of(metric) in ((SCORE, AS_ACCURACY) if group == SCORE else (group,))
+
+
 def is_share(metric: str) -> bool:
     """Tell whether a metric is printed in percent.
 
@@ -35,14 +44,16 @@ def is_share(metric: str) -> bool:
     return group_of(metric) not in (CALIBRATION, ERROR)
 
 
-def heading(metric: str) -> str:
-    """Return the short name of a metric, for the head of a column.
+def heading(metric: str, positive: str = "") -> str:
+    """Return the short name of a metric, for the head of a column, with the class that it is of.
 
     >>> heading("f1_macro"), heading("ece_mass"), heading("mismatched/accuracy")
     ('F1 (macro)', 'ECE (equal mass)', 'Accuracy, mismatched')
+    >>> heading("f1", "cancer")
+    'F1 (cancer)'
     """
     bare, part = _bare(metric), metric.rpartition(PART)[0]
-    name = METRICS[bare].heading if bare in METRICS else bare
+    name = with_class(bare, positive, METRICS[bare].heading if bare in METRICS else bare)
     return f"{name}, {part}" if part else name
 
 

@@ -328,7 +328,7 @@ class Engine:
             try:
                 answers = [document.finish([next(rows) for _ in document.rows]) for document in prepared]
             except Exception as error:
-                _settle(answered, error=_told(error, "making the answer"))
+                _settle(answered, error=told(error, "making the answer"))
             else:
                 _settle(answered, answers)
 
@@ -414,7 +414,7 @@ class Engine:
         failed = self.store.load({row.request.adapter for row in rows})
         for row in rows:
             if (error := failed.get(row.request.adapter)) is not None:
-                _settle(row.request.future, error=_told(error, "reading the adapter again"))
+                _settle(row.request.future, error=told(error, "reading the adapter again"))
         usable = [row for row in rows if row.request.adapter not in failed and not row.request.is_over]
         if not usable:
             return
@@ -438,7 +438,7 @@ class Engine:
                 for row in rows:
                     self._compute([row])
                 return
-            _settle(rows[0].request.future, error=_told(error, "computing"))
+            _settle(rows[0].request.future, error=told(error, "computing"))
             return
         for row, result in zip(rows, results, strict=True):
             self._deliver(row, result)
@@ -488,6 +488,6 @@ def _settle(future: Future[Any], value: object = None, *, error: BaseException |
             future.set_exception(error)
 
 
-def _told(error: Exception, doing: str) -> Exception:
+def told(error: Exception, doing: str) -> Exception:
     """Return what a client is told: our own errors as they are, of others only their kind."""
     return error if isinstance(error, ForetokenError) else ComputeError(f"{doing} failed: {type(error).__name__}")

@@ -22,6 +22,7 @@ def _packed(numbers: list[int]) -> array[int]:
 
 Text = Annotated[str, Field(min_length=1)]
 Share = Annotated[float, Field(ge=0, le=1)]
+OpenShare = Annotated[float, Field(gt=0, lt=1)]
 Many = Annotated[list[T], Field(min_length=1, fail_fast=True)]
 TokenIds = Annotated[Many[Annotated[int, Field(ge=0, lt=2**31)]], AfterValidator(_packed)]
 Input = Annotated[Text | Many[Text] | TokenIds | Many[TokenIds], Field(union_mode="left_to_right")]
@@ -68,35 +69,68 @@ class ClassifyRequest(Asked):
     use_activation: bool | None = Field(None, description="false: logits in the place of probabilities")
     min_confidence: Share | None = Field(None, description="abstain where the answer is less sure than this")
     coverage: Share | None = Field(None, description="abstain below the confidence of this share of validation")
+    max_error: OpenShare | None = Field(None, description="guarantee that no larger share of the answers is wrong")
+    confidence: OpenShare | None = Field(None, description="of the guarantee, 0.95 where it is left out")
+    answer: Literal["abstain", "sets"] | None = Field(None, description="with max_error: abstentions, or sets")
+    explain: bool = Field(False, description="of one text: which words or passages the answer rests on")
 
 
 class Classified(BaseModel):
-    """What is predicted for one document; ``label`` is null for a number, and where the adapter abstains."""
+    """What is predicted for one document; ``label`` is null for a number, and where the adapter abstains.
+
+    ``labels`` are those that are answered where a document may have several, the likeliest first. ``set`` and
+    ``interval`` are what is guaranteed with ``max_error`` to hold the right class or number.
+    """
 
     index: int
     label: str | None
+    labels: list[str] | None = None
     probs: list[float]
     num_classes: int
     abstained: bool = False
+    set: list[str] | None = None
+    interval: list[float] | dict[str, list[float]] | None = None
     truncated: bool = False
     tokens: int = 0
 
 
-class Labelled(Classified):
-    """What is predicted where a document may have several labels: ``label`` is the likeliest of ``labels``."""
+class Piece(BaseModel):
+    """A word, a passage or a chunk, and what it adds to the logit of a label, or its weight; ``of`` a second text."""
 
-    labels: list[str] = Field(description="whose probabilities reach their thresholds, the likeliest first")
+    start: int
+    end: int
+    text: str
+    score: float
+    label: str | None = None
+    of: str = "text"
+
+
+class Explained(Classified):
+    """The same with what it rests on; ``delta`` is what the scores leave unexplained of the logit."""
+
+    by: str
+    evidence: list[Piece]
+    chunks: list[Piece] = []
+    delta: float | None = None
+
+
+class Measured(Classified):
+    """What is predicted for one document by regression, as ``foretoken predict`` says it; ``probs`` are the numbers."""
+
+    value: float | None = None
+    values: dict[str, float] | None = Field(None, description="of several targets")
+    std: float | dict[str, float] | None = Field(None, description="of the errors, where training fitted it")
 
 
 class ClassifyAnswer(BaseModel):
-    """vLLM's answer; ``labels`` says what each of the probabilities is of."""
+    """vLLM's answer; ``labels`` says what each of the probabilities, or numbers, is of."""
 
     id: str = Field(default_factory=lambda: f"classify-{uuid.uuid4().hex}")
     object: Literal["list"] = "list"
     created: int = Field(default_factory=lambda: int(time.time()))
     model: str
     labels: list[str] = []
-    data: list[Classified | Labelled]
+    data: list[Explained | Measured | Classified]
     usage: Usage
 
 
@@ -191,6 +225,7 @@ class ModelItem(BaseModel):
     max_model_len: int | None = None
     calibrated: bool = False
     decision: dict[str, list[float]] | None = None  # the `weights` or `thresholds` of the labels; null: 1, and 0.5
+    explains: bool = False
     dtype: str | None = None
     precision: str | None = None
 

@@ -6,8 +6,8 @@ A task makes token rows of a document, and an answer of what the model computed 
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
-from typing import Generic, Literal, Protocol, TypeAlias, TypeVar
+from dataclasses import dataclass, field
+from typing import Any, Generic, Literal, Protocol, TypeAlias, TypeVar
 
 import numpy as np
 import torch
@@ -15,6 +15,7 @@ from torch import Tensor
 
 from foretoken.backbones.pooling import sentence_vectors
 from foretoken.data.documents import is_readable
+from foretoken.data.plain_table import PlainTable
 from foretoken.errors import DataError
 from foretoken.serving.adapters import CLASSIFIED, EMBEDDINGS, Adapter
 from foretoken.serving.errors import WrongTaskError
@@ -86,11 +87,12 @@ class Prediction:
     """What is predicted for a document.
 
     Attributes:
-        labels: the names of the outputs; none for regression.
-        logits: of the model (C,); for regression the number (1,).
+        labels: the names of the outputs; none for a single number.
+        logits: of the model (C,); for regression the numbers (K,).
         probabilities: of the labels (C,), scaled as fitted in training; None for regression.
         tokens: how many were read.
         truncated: whether the document was longer.
+        numbers: for regression what ``foretoken predict`` says: ``value`` or ``values``, and ``std`` if it is fitted.
         answered: the numbers of the labels that are answered, the likeliest first; none for regression.
     """
 
@@ -99,6 +101,7 @@ class Prediction:
     probabilities: np.ndarray | None
     tokens: int
     truncated: bool
+    numbers: dict[str, Any] = field(default_factory=dict)
     answered: tuple[int, ...] = ()
 
     @property
@@ -141,10 +144,11 @@ class Classify:
             logits = _pooled(adapter, results)
             outputs, _ = adapter.problem.decode(logits[None], None)
             if not adapter.problem.has_probabilities:
-                return Prediction((), logits, None, tokens, truncated)
+                numbers = adapter.problem.to_json(outputs, PlainTable({}))[0]
+                return Prediction(adapter.labels, outputs.reshape(-1), None, tokens, truncated, numbers)
             scaled = outputs if adapter.scaling is None else adapter.scaling.apply(outputs)
-            numbers = adapter.problem.answered(scaled)[0]
-            return Prediction(adapter.labels, logits, scaled[0], tokens, truncated, tuple(numbers))
+            answered = tuple(adapter.problem.answered(scaled)[0])
+            return Prediction(adapter.labels, logits, scaled[0], tokens, truncated, answered=answered)
 
         return Prepared(rows, finish)
 

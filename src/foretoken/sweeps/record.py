@@ -64,6 +64,7 @@ def _variant(item: VariantStatus) -> dict[str, object]:
         "seeds": list(item.variant.seeds),
         **({} if item.variant.folds == (None,) else {"folds": len(item.variant.folds)}),
         "metric": item.variant.metric,
+        **({"positive": item.positive} if item.positive else {}),
         "counts": item.counts,
         "candidates": [_candidate(candidate, chosen) for candidate in item.candidates],
         "selected": None if chosen is None else chosen.params,

@@ -6,13 +6,14 @@ import logging
 import traceback
 from collections.abc import Mapping
 from contextlib import suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import datetime
 from pathlib import Path
 from typing import NamedTuple
 
 from foretoken.errors import ForetokenError, RunBusyError, RunRecordError
 from foretoken.files import JsonObject
+from foretoken.metrics.table import positive_of
 from foretoken.options import is_number
 from foretoken.training.recipe.recipe import Recipe
 from foretoken.training.run import record as records
@@ -37,6 +38,7 @@ class RunRow:
     validation: Mapping[str, float] | None = None
     test: Mapping[str, float] | None = None
     error: str | None = None
+    positive: str = ""  # the class that its precision, recall and F1 are of
 
 
 class Ending(NamedTuple):
@@ -104,10 +106,12 @@ def read_run(run: str, folder: Path, metric: str) -> tuple[RunRow, JsonObject | 
     if metric not in validation:
         said = f"the run has no validation metric {metric}; it has {', '.join(validation)}"
         return RunRow(run, FAILED, _seconds(record), error=said), record["recipe"]
+    positive = positive_of(record["problem"], record.get("labels"))
+    row = RunRow(run, MEASURED, _seconds(record), validation, positive=positive)
     if test is not None:
-        return RunRow(run, MEASURED, _seconds(record), validation, _numbers(test)), record["recipe"]
+        return replace(row, test=_numbers(test)), record["recipe"]
     state = TRAINED if failed is None else UNMEASURED
-    return RunRow(run, state, _seconds(record), validation, error=_text(failed)), record["recipe"]
+    return replace(row, state=state, error=_text(failed)), record["recipe"]
 
 
 def _numbers(found: object) -> dict[str, float]:

@@ -89,6 +89,11 @@ class VariantStatus:
         return max(scored, key=lambda item: sign * (item.score or 0.0), default=None)
 
     @property
+    def positive(self) -> str:
+        """The class that precision, recall and F1 are of; several where the runs do not agree."""
+        return " or ".join(dict.fromkeys(row.positive for row in self.wanted if row.positive))
+
+    @property
     def selected(self) -> Candidate | None:
         """The best candidate, once all have been tried."""
         return self.best if self.search_is_over else None

@@ -15,6 +15,7 @@ from rich.live import Live
 from rich.table import Table
 
 from foretoken.errors import printable
+from foretoken.metrics.table import with_class
 from foretoken.sweeps.naming import params_label
 from foretoken.sweeps.plan import SweepPlan
 from foretoken.sweeps.runs import BROKEN, RUNNING, RunRow
@@ -143,16 +144,16 @@ def _progress(item: VariantStatus, *, workers: int) -> list[str]:
 
 
 def _result(item: VariantStatus) -> list[str]:
-    chosen, metric = item.selected, item.variant.metric
+    chosen, metric, named = item.selected, item.variant.metric, with_class(item.variant.metric, item.positive)
     if chosen is None:
-        return [item.variant.name, "none" if item.search_is_over else "open", metric, "-", "-", "0", _failed(item)]
+        return [item.variant.name, "none" if item.search_is_over else "open", named, "-", "-", "0", _failed(item)]
     known = by_seed(item.variant, {repeat: row.validation for repeat, row in chosen.rows.items()})
     validation = summary({seed: scores[metric] for seed, scores in known.items()}) if known else None
     test = measured_metrics(chosen).get(metric)
     name = params_label(chosen.params, digits=4) or "-"
     seeds = "0" if test is None else str(len(test["seeds"]))
     shown = [mean_and_deviation(validation), mean_and_deviation(test), seeds]
-    return [item.variant.name, name, metric, *shown, _failed(item)]
+    return [item.variant.name, name, named, *shown, _failed(item)]
 
 
 def _failed(item: VariantStatus) -> str:

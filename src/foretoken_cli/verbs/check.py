@@ -67,7 +67,9 @@ def _print_columns(options: DataOptions) -> None:
     looks, roles = looks_of(rows), dict[str | None, str]()
     try:
         columns = own_columns(options)
-        roles = {columns.text: "text", columns.label: "label", columns.text_pair: "second text"}
+        roles = dict.fromkeys(columns.label_columns or (columns.label,), "label")
+        roles |= {columns.group: "group", columns.text_pair: "second text"}
+        roles |= dict.fromkeys((columns.text,) if columns.template is None else columns.template.columns, "text")
     finally:
         if looks:
             rows_of = [
@@ -104,13 +106,20 @@ def _print_data(plan: Plan) -> None:
 
 def _print_splits(data: Loaded, lengths: Mapping[str, Sequence[int]], most: int | None) -> None:
     """Print how many documents and labels every split has, and how long they are."""
+    from foretoken.metrics.table import positive_of
     from foretoken.training.look import counts_of
 
     counts, unit = counts_of(data), "words" if most is None else "tokens"
     names = [name for name, _ in counts["train"].most_common()] if counts else []
     shown = names if len(names) <= _MOST_CLASSES else [*names[: _MOST_CLASSES - _RAREST], *names[-_RAREST:]]
     rows: list[list[object]] = [["documents", *map(len, data.splits.values())]]
-    rows += [[f"- {name}", *(counts[split][name] for split in data.splits)] for name in shown]
+    about = data.left_out.get("groups")
+    if about:
+        rows.append([f"groups ({about['column']})", *about["groups"].values()])
+        rows += [["documents of no group", *about["without"].values()]] * any(about["without"].values())
+    positive = positive_of(data.problem, data.labels)
+    mark = {positive: " (positive)"}
+    rows += [[f"- {name}{mark.get(name, '')}", *(counts[split][name] for split in data.splits)] for name in shown]
     rows += [[f"({len(names) - len(shown)} more classes)", *("" for _ in data.splits)]] * (len(shown) < len(names))
     for what, place in (("median", 0.5), ("90 %", 0.9), ("longest", 1.0)):
         rows.append([f"{unit}, {what}", *(values[int(place * (len(values) - 1))] for values in lengths.values())])

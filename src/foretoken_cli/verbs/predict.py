@@ -8,9 +8,9 @@ import sys
 from collections.abc import Sequence
 from dataclasses import dataclass, fields
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any, Literal
 
-from foretoken.errors import ConfigError, DataError
+from foretoken.errors import AdapterError, ConfigError, DataError
 from foretoken.options import option
 from foretoken_cli.console import described, say
 from foretoken_cli.inference import InferenceOptions
@@ -22,10 +22,12 @@ if TYPE_CHECKING:
     from foretoken.data.plain_table import PlainTable
     from foretoken.data.readers.rows import BadRows
     from foretoken.inference.any_predictor import AnyPredictor
+    from foretoken.inference.guarantee import Evidence, Guarantee
 
 log = logging.getLogger(__name__)
 _WITH_RAY = ("workers", "adapter_column", "rows_per_block")
-_WITHOUT_RAY = ("batch_size", "unscaled", "attention_engine", "packing", "strict")
+_OF_THE_LIMIT = ("confidence", "answer", "guarantee_from")
+_WITHOUT_RAY = ("text", "batch_size", "unscaled", "attention_engine", "packing", "strict", "max_error", *_OF_THE_LIMIT)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -38,6 +40,22 @@ class PredictCommand(InferenceOptions):
         "write there instead of to stdout: a JSON object per line (.jsonl), with --ray a folder", None, short="-o"
     )
     strict: bool = option("stop at a row that cannot be used, in place of giving it an `error` and exit code 1", False)
+    max_error: float | None = option(
+        "guarantee that no larger share of the answers is wrong: abstain from the others, or answer with sets or "
+        "intervals",
+        None,
+        above=0,
+        below=1,
+    )
+    confidence: float | None = option(
+        "of the guarantee, over the draw of the labelled documents (default: 0.95)", None, above=0, below=1
+    )
+    answer: Literal["abstain", "sets"] | None = option(
+        "with --max-error: one class or an abstention, or a set of classes (default: what the problem has)", None
+    )
+    guarantee_from: str | None = option(
+        "labelled file that training has not seen, for --max-error (default: the validation documents)", None
+    )
     ray: bool = option("parquet to parquet with workers of a Ray cluster: $RAY_ADDRESS, or one of this machine", False)
     workers: int = option("processes with a model each, with --ray", 1, at_least=1, at_most=10_000)
     adapter_column: str | None = option(
@@ -61,11 +79,13 @@ def run(words: Sequence[str]) -> int:
 
     predictor = options.load()
     options.check_result(options.output, predictor, options.input, ".jsonl", ".json", ".ndjson")
+    guarantee = _guarantee(options, predictor)
     bad_rows = BadRows(ERROR if options.strict else DROP)
     answers = answer_rows(
         predictor,
         _rows(options, predictor, bad_rows),
         bad_rows,
+        guarantee=guarantee,
         batch_size=options.batch_size,
         tokens_per_batch=options.tokens_per_batch,
         scaled=not options.unscaled,
@@ -76,11 +96,62 @@ def run(words: Sequence[str]) -> int:
             say(line)
     else:
         write_text(options.output, "".join(f"{line}\n" for line in lines))
+    _say_abstained(answers)
     if bad_rows.rows:
         first = min(bad_rows.rows, key=lambda row: row.number).reason
         count = f"{len(bad_rows.rows):,} of {len(answers):,} rows"
         log.error("%s: an error in the place of an answer; the first: %s", count, first)
     return 1 if bad_rows.rows else 0
+
+
+def _guarantee(options: PredictCommand, predictor: AnyPredictor) -> Guarantee | None:
+    """Return the guarantee that is asked for, fitted on validation or on a labelled file."""
+    if options.max_error is None:
+        for name in _OF_THE_LIMIT:
+            _refuse_unless_default(options, name, "needs --max-error")
+        return None
+    from foretoken.inference.any_predictor import posed
+    from foretoken.inference.guarantee import Limit, kind_of, validation_of
+
+    scaled, limit = not options.unscaled, Limit(options.max_error, options.confidence, options.answer)
+    kind_of(predictor.problem, limit)
+    if options.guarantee_from is None:
+        scaling = predictor.scaling if scaled else None
+        evidence = validation_of(Path(options.folder), posed(predictor, scaled=scaled), scaling)
+        if evidence is None:
+            raise AdapterError(
+                f"{options.folder}: the predictions for its validation documents, validation.parquet beside the model, "
+                "are not there; name a labelled file with --guarantee-from, or train again"
+            )
+    else:
+        evidence = _evidence_from(options.guarantee_from, options, predictor)
+    guarantee = evidence.guarantee(limit)
+    log.info("guaranteed: %s", guarantee.says)
+    return guarantee
+
+
+def _evidence_from(file: str, options: PredictCommand, predictor: AnyPredictor) -> Evidence:
+    from foretoken.data.load import load_examples
+    from foretoken.data.options import DataOptions
+    from foretoken.inference.evaluate import predicted
+    from foretoken.inference.guarantee import Evidence
+
+    data = DataOptions(path=file, **{**predictor.columns, **options.columns})
+    documents = load_examples(file, data, predictor.problem.name, predictor.problem.labels)
+    outcome = predicted(
+        predictor,
+        documents,
+        batch_size=options.batch_size,
+        tokens_per_batch=options.tokens_per_batch,
+        scaled=not options.unscaled,
+    )
+    return Evidence(outcome.problem, outcome.outputs, outcome.labels)
+
+
+def _say_abstained(answers: Sequence[dict[str, Any]]) -> None:
+    said = [answer["abstained"] for answer in answers if "abstained" in answer]
+    if said:
+        log.info("%s of %s documents are answered", f"{said.count(False):,}", f"{len(said):,}")
 
 
 def _run_with_ray(options: PredictCommand) -> int:
@@ -136,13 +207,15 @@ def _rows(options: PredictCommand, predictor: AnyPredictor, bad_rows: BadRows) -
     """Return the rows to predict: texts of the command line or stdin, or what the problem reads from a file."""
     if options.input is None or options.input == "-":
         predictor.problem.check_texts()
+        if "text" in predictor.columns:
+            log.info("a bare text is taken as the whole text; %r is for --input with a file", predictor.columns["text"])
         texts = _stdin_lines() if options.input else list(enumerate(options.texts or (), 1))
         return _of_texts("stdin line" if options.input else "text", texts, bad_rows)
     from foretoken.data.load import load_inputs
     from foretoken.data.options import DataOptions
 
-    columns = dict(predictor.columns) | options.columns
-    return load_inputs(options.input, DataOptions(path=options.input, **columns), predictor.problem.name, bad_rows)
+    data = DataOptions(path=options.input, **options.columns_for(predictor))
+    return load_inputs(options.input, data, predictor.problem.name, bad_rows)
 
 
 def _of_texts(where: str, texts: Sequence[tuple[int, str]], bad_rows: BadRows) -> PlainTable:

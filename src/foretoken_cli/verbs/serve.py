@@ -6,6 +6,7 @@ import os
 import re
 from collections.abc import Sequence
 from dataclasses import dataclass
+from importlib import import_module
 from pathlib import Path
 from typing import Literal
 
@@ -41,6 +42,13 @@ class ServeCommand:
         "type in which adapters are kept; half of float32 takes half of the memory (default: the model's)", None
     )
     precision: Precision = option(PRECISION, "fp32")
+    max_error: float | None = option(
+        "guarantee that no larger share of an adapter's answers is wrong, where a request does not say",
+        None,
+        above=0,
+        below=1,
+    )
+    confidence: float | None = option("of the guarantee (default: 0.95)", None, above=0, below=1)
     allowed_hosts: list[str] | None = option(
         "name by which clients call the server, or *.a.com; may be repeated (default: localhost; any with a key)",
         None,
@@ -62,6 +70,12 @@ class ServeCommand:
     max_adapter: int = option("megabytes of an adapter that is uploaded", 2000, at_least=1, at_most=10**7)
     client_seconds: int = option("how long a client may take to send or to read", 30, at_least=1, at_most=3600)
     drain_seconds: int = option("how long to go on answering after SIGTERM", 60, at_least=0, at_most=3600)
+    explain: int | None = option(
+        "explain answers where clients ask, of documents of up to so many tokens (default: none)",
+        None,
+        at_least=1,
+        at_most=10**6,
+    )
     ray: bool = option("serve with replicas on a Ray cluster: that of $RAY_ADDRESS, or one of this machine", False)
     replicas: int = option("processes with an engine each, with --ray", 1, at_least=1, at_most=10_000)
 
@@ -71,17 +85,18 @@ def run(words: Sequence[str]) -> int:
     options = parse(ServeCommand, "serve", words, described(__doc__))
     if options.replicas > 1 and not options.ray:
         raise ConfigError("--replicas needs --ray; without it the server is one process")
-    try:
-        from foretoken.serving.http.server import serve
-    except ModuleNotFoundError as error:
-        if (error.name or "").startswith("foretoken"):
-            raise
-        raise ConfigError(f"{error.name} is not installed; pip install 'foretoken[serve]'") from None
+    if options.explain:
+        import_module("captum")
+    from foretoken.inference.guarantee import Limit
     from foretoken.serving.engine import Limits
     from foretoken.serving.http.logs import json_logs
+    from foretoken.serving.http.server import serve
     from foretoken.serving.http.settings import ServerSettings
 
+    if options.confidence is not None and options.max_error is None:
+        raise ConfigError("--confidence needs --max-error")
     settings = ServerSettings(
+        limit=None if options.max_error is None else Limit(options.max_error, options.confidence),
         sources=_sources(options.folders or []),
         model=options.model,
         accept_changed=options.accept_changed,
@@ -108,6 +123,7 @@ def run(words: Sequence[str]) -> int:
         adapter_bytes=options.max_adapter * _MEGABYTE,
         client_seconds=options.client_seconds,
         drain_seconds=options.drain_seconds,
+        explain=options.explain,
     )
     with json_logs():
         if options.ray:

@@ -153,10 +153,12 @@ def _print(done: Sequence[tuple[str, Values]], *, searches: bool) -> None:
     if done and is_main_process():
         for _, record in done if searches else ():
             _print_search(record)
-        from foretoken.metrics.table import METRICS
+        from foretoken.metrics.table import METRICS, positive_of, with_class
 
+        classes = dict.fromkeys(positive_of(record["problem"], record.get("labels")) for _, record in done)
+        positive = " or ".join(filter(None, classes))
         names = _metrics([record for _, record in done])
-        headings = [METRICS[name].heading if name in METRICS else name for name in names]
+        headings = [with_class(name, positive, METRICS[name].heading if name in METRICS else name) for name in names]
         header = ("method", "trainable %", *headings, "s/step")
         table(header, [row for _, record in done for row in _rows(record, names)])
         say()

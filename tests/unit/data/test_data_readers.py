@@ -127,8 +127,8 @@ def test_a_missing_column_names_the_columns_there_are(tmp_path, name, text):
         ("a.jsonl", '{"text": "a", "label": null}\n', (":1: column 'label' has no value",)),
         (
             "a.jsonl",
-            '{"text": "a", "label": [1]}\n',
-            (":1: column 'label' holds [1], expected one class", "multi-label"),
+            '{"text": "a", "label": [1, 2]}\n',
+            (":1: column 'label' holds [1, 2], expected one class", "multi-label"),
         ),
         ("a.jsonl", '{"text": null, "label": 1}\n', (":1: column 'text' has no value",)),
         ("a.jsonl", '{"text": 5, "label": 1}\n', (":1: column 'text' holds int",)),

@@ -1,6 +1,10 @@
 """Calibration errors and proper scores against plain loops over their definitions, torchmetrics and scikit-learn."""
 
+import math
+import sys
+import warnings
 from functools import partial
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
@@ -18,8 +22,10 @@ from foretoken.metrics import (
     maximum_calibration_error,
     negative_log_likelihood,
     reliability_bins,
+    smooth_calibration_error,
     upper_edge_calibration_error,
 )
+from foretoken.metrics.calibration import smooth_error
 
 equal_mass_error = partial(expected_calibration_error, strategy="mass")
 
@@ -199,3 +205,48 @@ def test_unusable_numbers_of_bins(function):
 def test_unusable_predictions(function):
     with pytest.raises(DataError, match="does not sum to 1"):
         function([[0.5, 0.6]], [0])
+
+
+def doubts(seed, *, rows=300, sharp=1.0):
+    """Return confidences and whether they are right, which they mean where `sharp` is 1."""
+    generator = np.random.default_rng(seed)
+    confidence = generator.beta(5, 2, rows)
+    return confidence, (generator.random(rows) < confidence**sharp).astype(float)
+
+
+def smooth_at(confidence, right, bandwidth, points=4000):
+    """Integrate |mean of (right - confidence) K|, the kernel folded back into [0, 1] at both ends."""
+    grid = (np.arange(points) + 0.5) / points
+    total = np.zeros(points)
+    for one, is_right in zip(confidence, right, strict=True):
+        for image in [turn + sign * one for turn in range(-12, 13, 2) for sign in (1, -1)]:
+            total += (is_right - one) * np.exp(-0.5 * ((grid - image) / bandwidth) ** 2)
+    return np.abs(total).mean() / (len(confidence) * bandwidth * math.sqrt(2 * math.pi))
+
+
+@pytest.mark.parametrize(("seed", "rows", "sharp"), [(0, 20, 1.0), (1, 60, 2.5), (2, 60, 0.5)])
+def test_the_smooth_error_is_the_bandwidth_that_it_has_itself(seed, rows, sharp):
+    confidence, right = doubts(seed, rows=rows, sharp=sharp)
+    found = smooth_error(confidence, right - confidence)
+    assert smooth_at(confidence, right, found) == pytest.approx(found, abs=2e-3)
+
+
+@pytest.mark.parametrize("sharp", [0.5, 1.0, 2.5])
+def test_the_smooth_error_is_that_of_the_papers_package(monkeypatch, sharp):
+    monkeypatch.setitem(sys.modules, "deprecation", SimpleNamespace(deprecated=lambda **_: lambda function: function))
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        relplot = pytest.importorskip("relplot")
+    for seed, rows in enumerate((20, 300, 2000)):
+        confidence, right = doubts(seed, rows=rows, sharp=sharp)
+        theirs = relplot.smECE(confidence, right)
+        assert smooth_error(confidence, right - confidence) == pytest.approx(theirs, abs=2e-3)
+        scores = np.stack([confidence, 1 - confidence], axis=1)
+        sure = np.where(confidence < 0.5, 1 - right, right)
+        ours = smooth_calibration_error(scores, 1 - right.astype(int))
+        assert ours == pytest.approx(relplot.smECE(scores.max(axis=1), sure), abs=2e-3)
+
+
+def test_the_smooth_error_of_certainty():
+    assert smooth_calibration_error([[1, 0], [1, 0]], [0, 0]) == 0
+    assert smooth_calibration_error([[1, 0], [1, 0]], [0, 1]) == pytest.approx(0.5, abs=1e-3)

@@ -5,10 +5,13 @@ import math
 import numpy as np
 import pytest
 import torch
+from seqeval.metrics import classification_report as seqeval_report
+from sklearn.metrics import confusion_matrix, precision_recall_fscore_support
 
 from foretoken import metrics
 from foretoken.errors import DataError
 from foretoken.metrics import classification_metrics, metric_names
+from foretoken.metrics.classification import ClassScores, best_and_worst, class_scores, confusion
 
 
 def ratio(part, whole):
@@ -137,3 +140,49 @@ def test_the_roc_area_counts_pairs_in_order():
 
 def test_the_roc_area_of_a_single_class_is_that_of_chance():
     assert classification_metrics([[0.1, 0.9], [0.6, 0.4]], [1, 1])["roc_auc"] == 0.5
+
+
+@pytest.mark.parametrize("seed", range(5))
+def test_each_class_is_as_scikit_learn_has_it(seed):
+    generator = np.random.default_rng(seed)
+    names = ["b", "a", "never", "z"]
+    labels, predictions = (generator.choice(["a", "b", "z"], size=40).tolist() for _ in range(2))
+    found = class_scores("classification", labels, predictions, names)
+    expected = precision_recall_fscore_support(labels, predictions, labels=names, zero_division=0)
+    assert [row.name for row in found] == names
+    assert np.allclose([row[1:] for row in found], np.array(expected).T)
+    assert (
+        confusion("classification", labels, predictions, names)
+        == confusion_matrix(labels, predictions, labels=names).tolist()
+    )
+
+
+@pytest.mark.parametrize("seed", range(5))
+def test_each_label_of_several_is_as_scikit_learn_has_it(seed):
+    generator = np.random.default_rng(seed)
+    names, held = ["x", "y", "z"], generator.integers(2, size=(2, 30, 3))
+    rows = [[[name for name, has in zip(names, row, strict=True) if has] for row in side] for side in held]
+    expected = precision_recall_fscore_support(*held, zero_division=0)
+    found = class_scores("multi-label-classification", *rows, names)
+    assert np.allclose([row[1:] for row in found], np.array(expected).T)
+    assert confusion("multi-label-classification", *rows, names) is None
+
+
+def test_each_type_of_entity_is_as_seqeval_has_it():
+    true = [["B-PER", "I-PER", "O", "B-LOC"], ["O", "B-PER"]]
+    said = [["B-PER", "I-PER", "O", "B-PER"], ["B-ORG", "B-PER"]]
+    tags = ["O", "B-LOC", "I-LOC", "B-ORG", "I-ORG", "B-PER", "I-PER"]
+    expected = seqeval_report(true, said, output_dict=True, zero_division=0)
+    found = class_scores("token-classification", true, said, tags)
+    assert [row.name for row in found] == ["LOC", "ORG", "PER"]
+    for name, *values in found:
+        assert values == pytest.approx([expected[name][key] for key in ("precision", "recall", "f1-score", "support")])
+    assert class_scores("regression", [1.0], [2.0]) == []
+
+
+def test_of_many_classes_the_best_and_the_worst():
+    rows = [ClassScores(f"c{number}", 0, 0, number / 100, number % 7) for number in range(100)]
+    chosen = best_and_worst(rows)
+    there = sorted((row.f1 for row in rows if row.support), reverse=True)
+    assert [row.f1 for row in chosen] == [*there[:10], *there[-10:]]
+    assert best_and_worst(rows[:20]) == rows[19::-1]

@@ -6,7 +6,7 @@ from foretoken.errors import ConfigError
 from foretoken.metrics import METRICS, check_metric, metric_names
 
 LOWER = {
-    *("ece", "ece_mass", "ece_upper_edge", "mce", "ece_classwise", "brier", "nll", "aurc"),
+    *("ece", "smece", "ece_mass", "ece_upper_edge", "mce", "ece_classwise", "brier", "nll", "aurc"),
     *("mse", "ter", "loss"),
 }
 

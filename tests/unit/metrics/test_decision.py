@@ -130,11 +130,17 @@ def test_metrics_of_several_labels_are_those_of_scikit_learn():
     found = multi_label_metrics(probabilities, truth)
     for name, score in {"f1": f1_score, "precision": precision_score, "recall": recall_score}.items():
         for average in ("micro", "macro", "samples"):
-            assert found[f"{name}_{average}"] == score(truth, marked, average=average, zero_division=0)
+            empty = int(average == "samples")
+            assert found[f"{name}_{average}"] == score(truth, marked, average=average, zero_division=empty)
     there = truth.any(axis=0)
     assert found["map"] == average_precision_score(truth[:, there], probabilities[:, there], average="macro")
     assert found["subset_accuracy"] == (truth == marked).all(axis=1).mean()
     assert found["brier"] == pytest.approx(((probabilities - truth) ** 2).mean())
+
+
+def test_a_document_without_labels_that_is_answered_so_is_right():
+    found = multi_label_metrics([[0.1, 0.2], [0.9, 0.1]], [[0, 0], [1, 0]])
+    assert found["f1_samples"] == found["subset_accuracy"] == found["f1_micro"] == 1.0
 
 
 def test_scaling_of_labels_lowers_their_likelihood_and_is_saved():

@@ -289,3 +289,20 @@ def test_colours_stand_out_on_light_and_dark(colour, paper):
     """WCAG 2.1 asks for 3:1 of graphical objects."""
     high, low = sorted([luminance(colour), luminance(paper)], reverse=True)
     assert (high + 0.05) / (low + 0.05) >= 3
+
+
+def test_confusions_of_many_classes_are_those_with_the_most_errors(tmp_path):
+    names = [f"c{number:02}" for number in range(30)]
+    labels = [name for name in names for _ in range(4)]
+    answers = ["c03" if label in ("c07", "c21") else label for label in labels]
+    folder = run(tmp_path, labels=names)
+    columns = {"split": ["test"] * len(labels), "id": list(map(str, range(len(labels)))), "label": labels}
+    pq.write_table(pa.table(columns | {"prediction": answers}), folder / "predictions.parquet")
+    set_accuracy(folder, "test", sum(map(str.__eq__, labels, answers)) / len(labels))
+    (axes,) = draw("confusions", tmp_path).axes
+    shown = [label.get_text() for label in axes.get_yticklabels()]
+    assert len(shown) == 12
+    assert {"c03", "c07", "c21"} <= set(shown)
+    counts = {(round(text.get_position()[1]), round(text.get_position()[0])): text.get_text() for text in axes.texts}
+    assert counts[shown.index("c07"), shown.index("c03")] == "4"
+    assert (shown.index("c07"), shown.index("c07")) not in counts

@@ -13,7 +13,7 @@ from foretoken.report.write import write_report
 from support.made_runs import make_run
 
 FILES = {"index.html", "results.csv", "results.tex", "figures"}
-SECTIONS = "summary figures results tasks calibration comparisons left-out origin"
+SECTIONS = "summary figures results tasks classes calibration comparisons left-out origin"
 NASTY = '<script>alert("1")</script>'
 
 

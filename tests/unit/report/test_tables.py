@@ -1,5 +1,6 @@
 import csv
 import io
+import json
 import statistics
 
 import pytest
@@ -9,6 +10,7 @@ from foretoken.report.content import compose
 from foretoken.report.render.latex import document, latex
 from foretoken.report.render.table import Cell, Table
 from foretoken.report.runs.compare import compare
+from foretoken.report.tables.classes import class_tables
 from foretoken.report.tables.matrices import ece_table, main_table, paper_table
 from foretoken.report.tables.origin import made_lines
 from foretoken.report.tables.sheets import runs_csv
@@ -192,3 +194,62 @@ def test_the_median_stands_where_it_is_asked_for(tmp_path):
     table = main_table(results(tmp_path, average="median"))
     assert table.caption.startswith("Median ± standard deviation")
     assert column(table, "F1 (macro)")[0].text == f"60.0 ± {100 * statistics.stdev((0.5, 0.6, 0.91)):.1f}"
+
+
+def named_runs(root, *, labels=("no", "yes"), errors=None, **changes):
+    """Make a run of each of two seeds whose predictions are half wrong."""
+    for seed in range(2):
+        right = [number % 2 == 0 for number in range(40)]
+        made = {"f1": 0.5, "accuracy": 0.5, "ece": 0.35, "smece": 0.35}
+        folder = make_run(
+            root / f"{changes.get('method', 'lora')}{seed}",
+            seed=seed,
+            metric="f1",
+            validation=made,
+            test=made,
+            correct=right,
+            record={"labels": list(labels)},
+            **changes,
+        )
+        if errors is not None:
+            (folder / "errors.json").write_text(errors)
+
+
+def test_what_is_of_one_class_names_it(tmp_path):
+    named_runs(tmp_path)
+    found = results(tmp_path)
+    report = compose(found, compare(found), [])
+    assert report.summary[1] == "mail: lora, the only one measured, has F1 (yes) 50.0 on test (mean of 2 seeds)."
+    assert main_table(found).header[2] == "F1 (yes)"
+    assert seeds_table(found, "mail").title == "mail: F1 (yes) over seeds"
+    assert {"Accuracy", "F1 (yes)"} <= set(metrics_table(found, "mail").header)
+    named_runs(tmp_path, labels=("yes", "no"), method="bitfit")
+    found = results(tmp_path)
+    lines = next(section.lines for section in compose(found, compare(found), []).sections if section.name == "tasks")
+    assert "mail: precision, recall and F1 are of the last class, which differs: no / yes, yes / no." in lines
+
+
+def test_each_class_and_the_errors_of_the_best_method(tmp_path):
+    error = {"id": "document-1", "label": "yes", "prediction": "no", "probability": 0.6, "text": "<b>a & b" + "c" * 900}
+    named_runs(tmp_path, errors=json.dumps({"test": [error, 3], "validation": [error]}))
+    classes, errors = class_tables(results(tmp_path), "mail")
+    assert texts(classes) == [["no", "50.0", "100.0", "66.7", "40"], ["yes", "0.0", "0.0", "0.0", "40"]]
+    (row,) = texts(errors)
+    assert row[:4] == ["document-1", "yes", "no", "0.6"]
+    assert len(row[4]) <= 300 < len(error["text"])
+
+
+@pytest.mark.parametrize("damage", [None, "{", "[]", '{"test": {"a": 1}}', '{"test": null}'])
+def test_a_report_goes_without_errors_that_are_not_there(tmp_path, damage):
+    named_runs(tmp_path, errors=damage)
+    assert [table.title for table in class_tables(results(tmp_path), "mail")] == ["mail: each class"]
+
+
+def test_calibration_errors_have_intervals_where_there_are_predictions(tmp_path):
+    named_runs(tmp_path)
+    table = calibration_table(results(tmp_path), "mail")
+    low, high = map(float, column(table, "ECE, 95 %")[0].text.split(" to "))
+    assert 0.2 < low < 0.35 < high < 0.5
+    for file in tmp_path.glob("*/predictions.parquet"):
+        file.unlink()
+    assert "ECE, 95 %" not in calibration_table(results(tmp_path), "mail").header

@@ -4,6 +4,7 @@ import json
 import threading
 from collections import Counter
 from concurrent.futures import Future
+from dataclasses import replace
 
 import pytest
 import torch
@@ -11,7 +12,7 @@ import torch
 from foretoken.errors import DataError, RecipeError
 from foretoken.files import write_json
 from foretoken.sweeps import workers as local
-from foretoken.sweeps.record import FILE, Record
+from foretoken.sweeps.record import FILE, Record, sweep_record
 from foretoken.sweeps.runs import FAILED, MEASURED
 from foretoken.sweeps.status import broken, is_over
 from foretoken.sweeps.tables import broken_lines, progress_rows, result_rows
@@ -230,6 +231,18 @@ def test_tpe_proposes_up_to_its_number_from_what_is_known(sweep, runs, work):
     assert variant == [item.params for item in found.candidates]
     (one.folder / "candidates.json").rename(one.folder / "sweep.db")  # as earlier versions have it
     assert [item.params for item in sweep(search=search, seeds=[0], compare=None).look()[0].candidates] == variant
+
+
+def test_a_metric_of_one_class_names_it(sweep, runs, work):
+    one = sweep(seeds=[0])
+    work(one)
+    for file in one.folder.glob("*/*/run.json"):
+        values = json.loads(file.read_text()) | {"labels": ["benign", "cancer"]}
+        values["validation"]["f1"] = values["validation"]["f1_macro"]
+        file.write_text(json.dumps(values))
+    found = [replace(item, variant=replace(item.variant, metric="f1")) for item in one.look()]
+    assert {row[2] for row in result_rows(found)} == {"f1 (cancer)"}
+    assert {item["positive"] for item in sweep_record(one.plan, found)["contestants"]} == {"cancer"}
 
 
 def test_the_record_says_it_all(sweep, runs, work):

@@ -15,8 +15,8 @@ from foretoken.metrics.needs import lacking
 from foretoken.metrics.regression import regression_metrics
 from foretoken.metrics.spans import span_metrics
 from foretoken.training.problems import make_problem
-from foretoken.training.problems.classification import Regression
 from foretoken.training.problems.question_answering import Answer, Truth
+from foretoken.training.problems.regression import Regression
 from foretoken.training.recipe.recipe import build_recipe
 from foretoken.training.run.train import train
 
@@ -81,7 +81,7 @@ def test_what_texts_answers_and_entities_lack():
     [
         ("numbers.csv", "same.csv", None, "pearson_spearman needs two different .* has 4, all of them 3.0; choose"),
         ("classes.csv", "ham.csv", "roc_auc", "roc_auc needs documents of two classes .* all of them 'ham'; choose"),
-        ("classes.csv", "ham.csv", "f1", "f1 needs documents of the second class in validation.*training.metric: loss"),
+        ("classes.csv", "ham.csv", "f1", "f1 needs documents of class 'spam' in validation.*training.metric: loss"),
     ],
 )
 def test_a_metric_without_meaning_is_refused_before_a_model_is_loaded(

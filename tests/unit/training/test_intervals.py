@@ -4,7 +4,9 @@ import numpy as np
 import pytest
 from sklearn.metrics import accuracy_score, f1_score, mean_squared_error
 
-from foretoken.training.run.intervals import bootstrap_intervals
+from foretoken.metrics import classification_metrics
+from foretoken.metrics.multi_label import multi_label_metrics
+from foretoken.training.run.intervals import bootstrap_intervals, calibration_draws, calibration_intervals
 
 ROWS = np.random.default_rng(0)
 
@@ -45,3 +47,41 @@ def test_the_same_seed_gives_the_same_interval_and_some_have_none():
     assert "pearson" not in bootstrap_intervals("regression", [1.0, 1.0, 1.0], [1.0, 2.0, 3.0])
     assert bootstrap_intervals("generation", [["x"], ["y"]], ["x", "y"]) == {}
     assert bootstrap_intervals("classification", ["a"], ["a"]) == {}
+
+
+@pytest.mark.parametrize("several", [False, True])
+def test_draws_of_calibration_errors_are_those_of_the_rows_that_are_drawn(several):
+    generator = np.random.default_rng(3)
+    if several:
+        outputs, truth = generator.random((60, 4)), generator.integers(2, size=(60, 4))
+    else:
+        outputs, truth = generator.dirichlet([1, 1, 1], size=60), generator.integers(3, size=60)
+    measure = multi_label_metrics if several else classification_metrics
+    found = calibration_draws(outputs, truth, n_bins=10, samples=5, seed=8)
+    drawn = np.random.default_rng(8).integers(60, size=(5, 60))
+    for number, rows in enumerate(drawn):
+        values = measure(outputs[rows], truth[rows], n_bins=10)
+        assert {name: draws[number] for name, draws in found.items()} == pytest.approx(
+            {name: values[name] for name in ("ece", "smece")}, abs=1e-5
+        )
+
+
+@pytest.mark.slow
+def test_the_interval_of_a_calibration_error_covers_what_many_documents_have():
+    generator = np.random.default_rng(1)
+
+    def draw(size):
+        logits = 2 * generator.normal(size=size)
+        truth = (generator.random(size) < 1 / (1 + np.exp(-logits))).astype(int)
+        sure = 1 / (1 + np.exp(-1.5 * logits))
+        return np.stack([1 - sure, sure], axis=1), truth
+
+    expected = classification_metrics(*draw(200_000))
+    covered = []
+    for _ in range(25):
+        outputs, truth = draw(300)
+        values = classification_metrics(outputs, truth)
+        found = calibration_intervals(values, outputs, truth)
+        assert all(0 <= low <= values[name] <= high for name, (low, high) in found.items())
+        covered += [low <= expected[name] <= high for name, (low, high) in found.items()]
+    assert np.mean(covered) > 0.75  # the plain quantiles cover it in a third of these

@@ -1,5 +1,6 @@
 """Pairs of texts, documents in chunks, and regression, from rows to the loss."""
 
+import json
 from dataclasses import replace
 
 import numpy as np
@@ -11,8 +12,11 @@ from tokenizers import Tokenizer, models, pre_tokenizers, processors
 from transformers import PreTrainedTokenizerFast
 
 import foretoken
+from foretoken.metrics.decision import Decision
 from foretoken.training.problems import make_problem
 from foretoken.training.recipe.recipe import ChunkOptions
+from foretoken.training.run.prepare import beginnings_of
+from foretoken.training.run.results import Prediction, write_errors
 from foretoken.training.tokens.encode import EncodeSettings, TokenRules
 
 from support import tiny
@@ -128,24 +132,31 @@ def test_at_most_so_many_chunks_and_what_is_cut_off_is_counted(tokenizer):
     assert cut.truncated == 1
 
 
-def test_regression_is_the_mean_squared_error_with_and_without_chunks(tokenizer):
-    split = Dataset.from_dict({"text": [text(1, 2, 3), text(4)], "label": [0.5, 4.0]})
-    adapted = model(num_labels=1)
-    losses = []
-    for chunks in (None, ChunkOptions()):
-        problem = make_problem("regression", [], chunks=chunks)
-        columns, _ = problem.encode(split, EncodeSettings(tokenizer, 10, TokenRules(), chunks))
-        rows = [row | {"labels": value} for row, value in zip(rows_of(columns), split["label"], strict=True)]
-        loss, logits = problem.forward(adapted, problem.collator(tokenizer, adapted)(rows))
-        losses.append(loss.item())
-        values, _ = problem.decode(logits.detach().numpy(), None)
-        assert loss.item() == pytest.approx(((values - [0.5, 4.0]) ** 2).mean(), rel=1e-5)
-    assert losses[0] == pytest.approx(losses[1], rel=1e-5)
-
-
 def test_groups_are_scored_together():
     problem = replace(make_problem("classification", ["no", "yes"], grouped=True))
     outputs = np.array([[0.9, 0.1], [0.2, 0.8], [0.6, 0.4]])
     measured = problem.measure(outputs, np.array([0, 1, 1]), ["q1", "q1", "q2"])
     assert measured["exact_match"] == pytest.approx(0.5)
     assert measured["accuracy_f1"] == pytest.approx((measured["accuracy"] + measured["f1"]) / 2)
+
+
+def test_the_surest_errors_have_the_beginnings_of_their_texts(tmp_path):
+    one = make_problem("classification", ["a", "b"])
+    several = replace(make_problem("multi-label-classification", ["x", "y"]), decision=Decision(thresholds=(0.5, 0.9)))
+    classes = Prediction(
+        one, list("pqrs"), np.array([[0.8, 0.2], [0.9, 0.1], [0.4, 0.6], [0.7, 0.3]]), [1, 1, 1, 0], [1] * 4
+    )
+    labels = Prediction(several, list("tu"), np.array([[0.2, 0.8], [0.6, 0.1]]), np.array([[1, 1], [1, 0]]), [1] * 2)
+    texts = beginnings_of(Dataset.from_dict({"text": ["p \n p", "q" * 900, "r", "s"]}))
+    assert [len(text) <= 300 for text in texts] == [True] * 4
+    write_errors(tmp_path, {"test": classes}, {"test": texts})
+    write_errors(tmp_path, {"validation": labels}, {"validation": ["t", "u"]})
+    found = json.loads((tmp_path / "errors.json").read_text())
+    assert [(error["id"], error["probability"]) for error in found["test"]] == [("q", 0.9), ("p", 0.8)]
+    assert found["test"][1]["text"] == "p p"
+    # of t, x is missed with 0.2 and y with 0.8, below its threshold: the surest is that x is not there
+    expected = {"id": "t", "label": ["x", "y"], "prediction": [], "probability": 0.8, "text": "t"}
+    assert found["validation"] == [expected]
+    pairs = beginnings_of(Dataset.from_dict({"text": ["a" * 400], "text_pair": ["b" * 400]}))
+    assert len(pairs[0]) <= 300
+    assert {"a", "b"} <= set(pairs[0])

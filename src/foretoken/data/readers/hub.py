@@ -9,7 +9,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from foretoken.data.documents import SPLIT_ALIASES, SPLITS, Corpus, Example, shown
-from foretoken.data.problems import CLASSIFICATION
+from foretoken.data.fields import at, read_names
+from foretoken.data.problems import CLASSIFICATION, MULTI_LABEL
 from foretoken.data.readers.files import refuse_damage
 from foretoken.data.readers.rows import (
     OPTIONAL,
@@ -19,6 +20,7 @@ from foretoken.data.readers.rows import (
     check_columns,
     named_row,
     names_of_labels,
+    picked,
     refuse_claim,
 )
 from foretoken.data.readers.user_data import examples_from_rows
@@ -143,11 +145,14 @@ def _tables(loaded: datasets.DatasetDict | datasets.Dataset) -> dict[str, datase
 def _rows(source: str, table: datasets.Dataset, columns: ColumnNames) -> Iterator[Row]:
     check_columns(source, table.column_names, columns.needed)
     refuse_claim(source, len(table))
-    kept = table.select_columns([name for name in table.column_names if name in {*columns.needed, *OPTIONAL}])
-    named = columns.label if columns.problem == CLASSIFICATION else None
-    names = getattr(table.features[named], "names", None) if named else None
-    for number, values in enumerate(kept, start=1):
-        yield named_row(f"{source} row {number}", values, {named: names} if named and names else {})
+    kept = table.select_columns(read_names(table.column_names, [*columns.needed, *OPTIONAL]))
+    named = columns.label if columns.problem in (CLASSIFICATION, MULTI_LABEL) else None
+    feature = at(table.features, named) if named else None
+    names = getattr(getattr(feature, "feature", feature), "names", None)  # of a label, or of a list of them
+    rows = ((f"{source} row {number}", values) for number, values in enumerate(kept, start=1))
+    for where, values in picked(rows, columns):
+        classes = {named: names} if named and names else {}
+        yield (where, values) if isinstance(values, DataError) else named_row(where, values, classes)
 
 
 def _task_rows(source: str, table: datasets.Dataset, needed: Sequence[str]) -> Iterator[UsableRow]:
@@ -156,7 +161,7 @@ def _task_rows(source: str, table: datasets.Dataset, needed: Sequence[str]) -> I
     names = {column: list(item.names) for column, item in items.items() if item is not None and hasattr(item, "names")}
     for number, values in enumerate(table, start=1):
         where = f"{source} row {number}"
-        named = {column: [names_of_labels(where, one, of) for one in values[column]] for column, of in names.items()}
+        named = {column: names_of_labels(where, values[column], of) for column, of in names.items()}
         yield where, {**values, **named}
 
 

@@ -7,6 +7,7 @@ from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
+from foretoken.data.fields import ABSENT, MayLack, at, read_names
 from foretoken.data.readers.encodings import UTF_8
 from foretoken.data.readers.files import read_text, text_lines, without_gz
 from foretoken.data.readers.rows import OPTIONAL, Row, check_columns
@@ -111,8 +112,11 @@ def _items(value: list[Any] | dict[str, Any], needed: Sequence[str]) -> Iterable
         return _numbered(value)
     if isinstance(value.get("columns"), list) and isinstance(value.get("data"), list):  # split
         return _numbered(_zipped(value["columns"], values) for values in value["data"])
-    if all(name in value for name in needed) if needed else _has_columns(value):
-        return _of_columns(value, needed or list(value))
+    if any(name not in value and at(value, name) is not ABSENT for name in needed):  # fields of one record
+        return [(1, value)]
+    required = [name for name in needed if not isinstance(name, MayLack)]
+    if all(read_names(value, [name]) for name in required) if required else _has_columns(value):
+        return _of_columns(value, read_names(value, [*needed, *OPTIONAL]) if required else list(value))
     if value and all(isinstance(item, dict) for item in value.values()):  # index
         return value.items()
     lists = [items for items in value.values() if isinstance(items, list) and items and isinstance(items[0], dict)]
@@ -125,9 +129,8 @@ def _has_columns(value: dict[str, Any]) -> bool:
     return "0" in first if isinstance(first, dict) else isinstance(first, list) and len(value) > 1
 
 
-def _of_columns(value: dict[str, Any], needed: Sequence[str]) -> Iterable[tuple[object, object]]:
-    """Return the records of an object that has the needed columns: it is one, or has many values in each of them."""
-    names = [*needed, *(name for name in OPTIONAL if name in value and name not in needed)]
+def _of_columns(value: dict[str, Any], names: Sequence[str]) -> Iterable[tuple[object, object]]:
+    """Return the records of an object that has these columns: it is one, or has many values in each of them."""
     columns = [dict(enumerate(value[name])) if isinstance(value[name], list) else value[name] for name in names]
     if not all(isinstance(column, dict) and column.keys() == columns[0].keys() for column in columns):
         return [(1, value)]

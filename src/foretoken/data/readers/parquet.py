@@ -8,6 +8,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+from foretoken.data.fields import read_names
 from foretoken.data.readers.files import kind_of, read_bytes, refuse_damage
 from foretoken.data.readers.rows import OPTIONAL, Row, check_columns, named_row, refuse_claim, refuse_repeated
 from foretoken.errors import DataError
@@ -35,7 +36,7 @@ def parquet_rows(path: Path, needed: Sequence[str]) -> Iterator[Row]:
     refuse_repeated(str(path), schema.names, needed)
     refuse_claim(str(path), claimed)
     classes = _class_names(schema.metadata or {})
-    kept = [name for name in schema.names if not needed or name in {*needed, *OPTIONAL}]
+    kept = read_names(schema.names, [*needed, *OPTIONAL]) if needed else schema.names
     number = 0
     for values in _records(file, kept, path, len(content)):
         number += 1
@@ -65,9 +66,12 @@ def _class_names(metadata: Mapping[bytes, bytes]) -> dict[str, list[str]]:
     """Return the class names that `datasets` wrote into the file, by column."""
     try:
         features = json.loads(metadata.get(b"huggingface", b"{}")).get("info", {}).get("features", {})
+        inner = {
+            name: feature.get("feature", feature) for name, feature in features.items() if isinstance(feature, dict)
+        }
         return {
             name: [str(label) for label in feature["names"]]
-            for name, feature in features.items()
+            for name, feature in inner.items()  # of a label, or of a list of them
             if isinstance(feature, dict) and feature.get("_type") == "ClassLabel" and "names" in feature
         }
     except (ValueError, AttributeError, TypeError, RecursionError):

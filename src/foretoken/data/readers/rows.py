@@ -8,12 +8,13 @@ import logging
 import math
 import re
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, dataclass, field, replace
 from functools import partial
 from pathlib import Path
 from typing import Any, TypeVar
 
 from foretoken.data.documents import Document, E, is_empty, is_readable, refuse_repeated_id, shown
+from foretoken.data.fields import ABSENT, MayLack, Template, as_text, at, read_names
 from foretoken.data.problems import (
     CANDIDATES,
     CLASSIFICATION,
@@ -26,6 +27,7 @@ from foretoken.data.readers.encodings import BAD_BYTE
 from foretoken.data.readers.formats import FileFormat
 from foretoken.data.readers.notes import note
 from foretoken.errors import DataError, did_you_mean
+from foretoken.options import flatten
 
 _log = logging.getLogger(__name__)
 UsableRow = tuple[str, Mapping[str, Any]]  # where, and the values by column
@@ -113,18 +115,22 @@ class ColumnNames:
     bad_rows: BadRows = field(default_factory=BadRows, compare=False)
     label_columns: tuple[str, ...] = ()
     label_separator: str | None = None
+    template: Template | None = None  # `text` is then what it is written as
+    group: str | None = None
     check: Callable[[Any], object] | None = field(default=None, compare=False)
 
     @property
     def needed(self) -> list[str]:
-        """The columns that every row must have."""
+        """The columns that every row must have, and those that it may lack."""
         if self.problem == QUESTION_ANSWERING:
             return [QUESTION, CONTEXT] if self.label is None else [QUESTION, CONTEXT, ANSWERS]
         if self.problem == CANDIDATES:
             return [*CANDIDATE_COLUMNS, *([] if self.label is None else [ANSWER])]
         choices = CHOICES if self.problem == MULTIPLE_CHOICE else None
         labels = self.label_columns if self.label is not None and self.label_columns else (self.label,)
-        return [name for name in (self.text, *labels, self.text_pair, choices) if name is not None]
+        texts = (self.text,) if self.template is None else self.template.columns
+        group = self.group and MayLack(self.group)
+        return [name for name in (*texts, *labels, self.text_pair, choices, group) if name is not None]
 
 
 def is_column_number(name: str) -> bool:
@@ -133,13 +139,55 @@ def is_column_number(name: str) -> bool:
 
 
 def check_columns(where: str, columns: Collection[str], needed: Sequence[str]) -> None:
-    """Raise a DataError that names the columns there are when a needed one is missing."""
+    """Raise a DataError that names the columns there are when a needed one is missing, or that of a dotted name."""
     for name in needed:
-        if name not in columns:
-            raise DataError(
-                f"{where}: no column {name!r}{did_you_mean(name, columns)}; the columns are {shown(list(columns))}"
-                f"{'' if name in _FIXED else _NAMED}"
-            )
+        if not isinstance(name, MayLack) and not read_names(columns, [name]):
+            raise _no_column(where, name, columns)
+
+
+def _no_column(where: str, name: str, columns: Collection[str]) -> DataError:
+    return DataError(
+        f"{where}: no column {name!r}{did_you_mean(name, columns)}; the columns are {shown(list(columns))}"
+        f"{'' if name in _FIXED else _NAMED}"
+    )
+
+
+def picked(rows: Iterable[Row], columns: ColumnNames) -> Iterable[Row]:
+    """Return the rows with what their fields hold under dotted names, and the text of a template under ``text``."""
+    if columns.template is None and not any("." in name for name in columns.needed):
+        return rows
+    return ((where, row if isinstance(row, DataError) else _picked(columns, where, row)) for where, row in rows)
+
+
+def _picked(columns: ColumnNames, where: str, values: Mapping[str, Any]) -> Mapping[str, Any] | DataError:
+    row = {**values}
+    try:
+        for name in columns.needed:
+            row[name] = at(values, name)
+            if row[name] is ABSENT and not isinstance(name, MayLack):
+                raise _no_column(where, name, flatten(values))
+        if columns.template is not None:
+            row[columns.text] = _joined(columns.template, where, row)
+    except DataError as error:
+        error.row_id = values.get("id")
+        return error
+    return row
+
+
+def _joined(template: Template, where: str, values: Mapping[str, Any]) -> str:
+    """Return the text of several columns; an empty one where all of them are."""
+    texts = {name: as_text(where, values[name], name) for name in template.columns}
+    if not any(map(is_readable, texts.values())):
+        return ""
+    empty = next(
+        (n for _, n in template.pieces if n and not isinstance(n, MayLack) and not is_readable(texts[n])), None
+    )
+    if empty is not None:
+        raise DataError(
+            f"{where}: column {empty!r} has no value; remove the row, fill it in, or write {{{empty}?}} in data.text, "
+            "which lets it be empty"
+        )
+    return template.filled(texts.__getitem__)
 
 
 def usable(rows: Iterable[Row]) -> Iterator[UsableRow]:
@@ -156,7 +204,7 @@ def usable(rows: Iterable[Row]) -> Iterator[UsableRow]:
 
 def refuse_repeated(where: str, names: Sequence[str], needed: Sequence[str]) -> None:
     """Raise a DataError when two columns have the same name and one of them is to be read."""
-    repeated = next((name for name in (*needed, *OPTIONAL) if names.count(name) > 1), None)
+    repeated = next((name for name in read_names(names, [*needed, *OPTIONAL]) if names.count(name) > 1), None)
     if repeated is not None:
         raise DataError(f"{where}: has column {repeated!r} more than once; column names must be unique")
 
@@ -193,6 +241,8 @@ def read_each(
             if isinstance(values, DataError):
                 raise values
             example = make(where, values, number)
+            if columns.group is not None and isinstance(values, Mapping):
+                example = _in_group(example, where, values.get(columns.group), columns.group)
             refuse_repeated_id(first, example)
             if columns.check is not None:
                 columns.check(example)
@@ -204,6 +254,13 @@ def read_each(
     if not examples and not (bad and columns.label is None):
         raise DataError(f"{bad[0].reason} (all {len(bad)} rows are so)" if bad else said_of_none)
     return examples
+
+
+def _in_group(example: Any, where: str, value: object, column: str) -> Any:
+    """Return the example as one of its group; one without a value is alone."""
+    if isinstance(value, float) and value.is_integer():  # of whole numbers, where some are missing
+        value = int(value)
+    return replace(example, group=as_text(where, value, column).strip() or None)
 
 
 def documents_from_rows(source: Path | str, rows: Iterable[Row], columns: ColumnNames) -> list[Document]:
@@ -224,8 +281,8 @@ def _document(columns: ColumnNames, where: str, values: Mapping[str, object], nu
             id=row_id(where, values, number),
             text=text_value(where, values[columns.text], columns.text),
             text_pair=columns.text_pair and text_value(where, values[columns.text_pair], columns.text_pair),
-            label=label_name(where, values[label], label) if label is not None and problem == CLASSIFICATION else None,
-            value=label_value(where, values[label], label) if label is not None and problem == REGRESSION else None,
+            label=_one_label(where, values[label], label) if label is not None and problem == CLASSIFICATION else None,
+            value=label_numbers(columns, where, values) if label is not None and problem == REGRESSION else None,
             labels=labels_of_row(columns, where, values) if label is not None and problem == MULTI_LABEL else None,
             where=where,
         )
@@ -306,10 +363,20 @@ def label_name(where: str, value: object, column: str) -> str:
         return str(int(value)) if value.is_integer() else str(value)
     if isinstance(value, int):
         return str(value)
-    several = f"; for several set problem: {MULTI_LABEL}" if isinstance(value, list | tuple) else ""
-    raise DataError(
-        f"{where}: column {column!r} holds {value!r:.80}, expected one class name or number per document{several}"
-    )
+    raise DataError(f"{where}: column {column!r} holds {value!r:.80}, expected one class name or number per document")
+
+
+def _one_label(where: str, value: object, column: str) -> str:
+    """Return the label that a value is, or the only one of a list."""
+    items = _written_list(value.strip()) if isinstance(value, str) else value
+    if not isinstance(items, list | tuple):
+        return label_name(where, value, column)
+    if len(items) > 1:
+        raise DataError(
+            f"{where}: column {column!r} holds {value!r:.80}, expected one class name or number per document; for "
+            f"several set problem: {MULTI_LABEL}"
+        )
+    return label_name(where, next(iter(items), None), column)
 
 
 def labels_of_row(columns: ColumnNames, where: str, values: Mapping[str, object]) -> tuple[str, ...]:
@@ -372,6 +439,13 @@ def _written_list(text: str) -> list[object] | None:
     return None
 
 
+def label_numbers(columns: ColumnNames, where: str, values: Mapping[str, object]) -> float | tuple[float, ...]:
+    """Return the number that a row's label is, or those of its label columns."""
+    if columns.label_columns:
+        return tuple(label_value(where, values[name], name) for name in columns.label_columns)
+    return label_value(where, values[str(columns.label)], str(columns.label))
+
+
 def label_value(where: str, value: Any, column: str) -> float:
     """Return the number that a label of a regression is.
 
@@ -385,10 +459,9 @@ def label_value(where: str, value: Any, column: str) -> float:
     except (TypeError, ValueError, OverflowError):
         number = math.nan
     if not math.isfinite(number):
-        raise DataError(
-            f"{where}: column {column!r} holds {value!r:.80}, expected a number "
-            "(with a decimal comma: data.format.decimal)"
-        )
+        several = "several numbers have a column each: data.label_columns"
+        hint = several if isinstance(value, list) else "with a decimal comma: data.format.decimal"
+        raise DataError(f"{where}: column {column!r} holds {value!r:.80}, expected a number ({hint})")
     return number
 
 
@@ -406,11 +479,13 @@ def with_decimal_points(source: Path | str, rows: Iterable[Row], column: str, si
 
 
 def names_of_labels(where: str, value: object, names: Sequence[str] | None) -> object:
-    """Return the class name of a class number; any other value unchanged.
+    """Return the class name of a class number, or those of a list of them; any other value unchanged.
 
     Raises:
         DataError: a number outside the classes (-1 marks documents without a label).
     """
+    if names is not None and isinstance(value, list):
+        return [names_of_labels(where, item, names) for item in value]
     if names is None or not isinstance(value, int):
         return value
     if not 0 <= value < len(names):

@@ -30,6 +30,7 @@ from foretoken.data.readers.rows import (
     documents_from_rows,
     filled,
     is_column_number,
+    picked,
     read_each,
     row_id,
     text_value,
@@ -75,9 +76,10 @@ def read_examples(path: Path, columns: ColumnNames) -> Sequence[Example]:
         if not is_fasttext(text) and columns.format.delimiter is None:
             row = {columns.text: text, "id": without_gz(path).stem}
             return examples_from_rows(path, [(str(path), row)], columns)
-    rows: Iterable[Row] = read_rows(path, columns.needed, format=columns.format)
+    rows = picked(read_rows(path, columns.needed, format=columns.format), columns)
     if columns.problem == REGRESSION and columns.label is not None:
-        rows = with_decimal_points(path, rows, columns.label, columns.format.decimal)
+        for label in columns.label_columns or (columns.label,):
+            rows = with_decimal_points(path, rows, label, columns.format.decimal)
     return examples_from_rows(path, rows, columns)
 
 

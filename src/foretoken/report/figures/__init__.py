@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 
 from foretoken.report.figures.against import KEYS, score_against, score_by_parameters
 from foretoken.report.figures.calibration import coverage_risk, reliability
+from foretoken.report.figures.confusion import MOST_SQUARE, confusions
 from foretoken.report.figures.epochs import calibration_error, learning_curves
 from foretoken.report.figures.search import expected_performance
 from foretoken.report.figures.selective_mask import selective_mask
@@ -74,6 +75,12 @@ FIGURES: dict[str, Figure] = {
         "Risk and coverage",
         "Share of errors if the model answers only where it is most confident; mean over seeds. Lower is better.",
         coverage_risk,
+    ),
+    "confusions": Figure(
+        "Which class is taken for which",
+        "Documents of each label (row) with each answer (column), darker for a larger share of the label's. Of more "
+        f"than {MOST_SQUARE} classes those with the most errors. The best method by validation, all seeds together.",
+        confusions,
     ),
     "validation_performance": Figure(
         "Expected validation performance",

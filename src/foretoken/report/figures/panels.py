@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 
 from foretoken.report.figures.style import Mark, marks, percent, wrapped
 from foretoken.report.runs.groups import TEST, VALIDATION, Group, Results, best_by_validation, by
-from foretoken.report.scores import heading, is_share
+from foretoken.report.scores import is_share
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -46,7 +46,7 @@ class Panel:
         """Name the axis of the scores, of this split by default, and print them as the tables do."""
         one, width = (axes.yaxis, 24) if axis == "y" else (axes.xaxis, 80)
         unit = " in %" if is_share(self.metric) else ""
-        one.set_label_text(wrapped(f"{heading(self.metric)}{unit}, {split or self.split}", width))
+        one.set_label_text(wrapped(f"{self.groups[0].heading()}{unit}, {split or self.split}", width))
         if is_share(self.metric):
             one.set_major_formatter(percent)
 

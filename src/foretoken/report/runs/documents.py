@@ -31,11 +31,16 @@ def _same(label: Any, prediction: Any) -> float:
 
 
 def _minus_squared_error(label: Any, prediction: Any) -> float:
-    return -((float(label) - float(prediction)) ** 2)
+    return -float(np.mean(np.square(np.subtract(label, prediction, dtype=np.float64))))  # of one target or several
 
 
 def _tags_right(label: Sequence[str], prediction: Sequence[str]) -> float:
     return float(np.mean([one == other for one, other in zip(label, prediction, strict=True)])) if label else 1.0
+
+
+def _labels_right(label: Sequence[str], prediction: Sequence[str]) -> float:
+    there = len(label) + len(prediction)
+    return 2 * len(set(label) & set(prediction)) / there if there else 1.0
 
 
 def _words_right(references: Sequence[str], prediction: str) -> float:
@@ -48,6 +53,7 @@ def _answer_right(references: Sequence[str], prediction: str) -> float:
 
 MEASURES: dict[str, Measure] = {
     "classification": Measure("share of documents right", _same),
+    "multi-label-classification": Measure("F1 of the labels of a document", _labels_right),
     "multiple-choice": Measure("share of documents right", _same),
     "candidates": Measure("share of documents right", _same),
     "regression": Measure("minus the squared error", _minus_squared_error),

@@ -10,15 +10,16 @@ from math import inf
 from statistics import fmean, median
 from typing import Any, TypeVar
 
+from foretoken.metrics.table import positive_of
 from foretoken.options import flatten
 from foretoken.report.runs.folds import TEST, VALIDATION, as_one
 from foretoken.report.runs.labels import differing, identity, shown, without_fold
 from foretoken.report.runs.records import Run
-from foretoken.report.scores import greater_is_better
+from foretoken.report.scores import greater_is_better, heading
 
 T = TypeVar("T")
 MEAN, MEDIAN = "mean", "median"  # what tables show of the seeds
-_NOT_THE_RECIPE = ("name", "output", "protocol")  # where a run is kept, and what is said of it
+_NOT_THE_RECIPE = ("name", "output", "protocol", "save_errors")  # where a run is kept, and what is said of it
 _NOT_THE_TRAINING = ("seed", "num_threads")
 
 
@@ -59,6 +60,11 @@ class Group:
     def line(self) -> str:
         """The method with those of the options that tell it from others that are no numbers."""
         return self.first.line
+
+    def heading(self, metric: str = "") -> str:
+        """Return what heads a metric, by default that which the task is compared by, with the class that it is of."""
+        classes = dict.fromkeys(positive_of(run.problem, run.classes) for run in self.runs)
+        return heading(metric or self.metric, " or ".join(classes))
 
     @cached_property
     def split(self) -> str:

@@ -126,6 +126,12 @@ class Run:
         return str(self.values.get("problem") or "classification")
 
     @property
+    def classes(self) -> list[str]:
+        """The classes or tags, in order; none for other problems."""
+        labels = self.values.get("labels")
+        return list(map(str, labels)) if isinstance(labels, list) else []
+
+    @property
     def is_finished(self) -> bool:
         """Whether the run ended well and measured something."""
         return self.status == FINISHED

@@ -10,7 +10,7 @@ from foretoken.metrics.statistics import summary
 from foretoken.report.render.table import Cell, Table, ranked
 from foretoken.report.runs.groups import MEAN, MEDIAN, TEST, VALIDATION, Group, Results, by
 from foretoken.report.runs.records import number
-from foretoken.report.scores import ABSENT, greater_is_better, heading, is_share, printed, spread
+from foretoken.report.scores import ABSENT, greater_is_better, is_share, printed, spread
 
 MARK = " †"
 _MARKED = "† on validation: the test split was not looked at."
@@ -121,9 +121,10 @@ def _matrix(title: str, results: Results, columns: Sequence[Column], caption: st
         (Cell(name), percent_of(groups), *cells, Cell(seeds_of(groups)))
         for (name, groups), *cells in zip(members.items(), *scored, strict=True)
     )
+    headings = [results.of_task(column.task)[0].heading(column.metric) for column in columns]
     return Table(
         title,
-        ("Method", "Trained %", *(heading(column.metric) for column in columns), *(["Mean"] if mean else []), "Seeds"),
+        ("Method", "Trained %", *headings, *(["Mean"] if mean else []), "Seeds"),
         rows,
         with_mark(caption, rows),
         heads=(("", 2), *_heads(columns), ("", 2 if mean else 1)),

@@ -3,14 +3,19 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import replace
+from statistics import fmean
 
+import numpy as np
+
+from foretoken.data.problems import MULTI_LABEL
 from foretoken.metrics.statistics import Bootstrap, TTest, summary
-from foretoken.metrics.table import AS_ACCURACY, CALIBRATION, SCORE
+from foretoken.metrics.table import CALIBRATION, SCORE, repeats_accuracy
+from foretoken.report.figures.calibration import BINS, predicted
 from foretoken.report.render.table import Cell, Table, words
 from foretoken.report.runs.compare import Comparison
 from foretoken.report.runs.groups import VALIDATION, Group, Results
-from foretoken.report.scores import ABSENT, group_of, heading, printed
+from foretoken.report.runs.records import number
+from foretoken.report.scores import ABSENT, heading, is_in, printed
 from foretoken.report.tables.matrices import MARK, score_cell, score_column, with_mark
 
 _REASONS = 3  # of one kind
@@ -20,32 +25,60 @@ PAPER_TEST = "p (one-sided t-test, as the paper)"
 def seeds_table(results: Results, task: str) -> Table:
     """Return the task's metric over seeds: number, mean, deviation, median and range."""
     groups = results.of_task(task)
-    metric = groups[0].metric
     rows = tuple((*words(results.named(group), group.setting or ABSENT), *_statistics(group)) for group in groups)
     header = ("Method", "Setting", "n", "Mean", "Std", "Median", "Min", "Max", "Validation")
-    caption = f"{heading(metric)} on test. Settings are chosen by the mean over seeds on validation alone."
-    return Table(f"{task}: {heading(metric)} over seeds", header, rows, with_mark(caption, rows), names=2)
+    caption = f"{groups[0].heading()} on test. Settings are chosen by the mean over seeds on validation alone."
+    return Table(f"{task}: {groups[0].heading()} over seeds", header, rows, with_mark(caption, rows), names=2)
 
 
 def metrics_table(results: Results, task: str, shown: str = SCORE) -> Table | None:
     """Return every metric of a group (see :class:`~foretoken.metrics.table.Metric`); None where there is none."""
     groups = results.of_task(task)
     measured = list(dict.fromkeys(name for group in groups for name in group.measured()))
-    wanted = [name for name in measured if group_of(name) == shown]
+    repeated = [name for name in measured if repeats_accuracy(name, groups[0].first.problem)]
+    wanted = [name for name in measured if name not in repeated and is_in(name, shown)]
     if not wanted:
         return None
     columns = [score_column(groups, name, results.average) for name in wanted]
     rows = tuple((Cell(results.named(group)), *cells) for group, *cells in zip(groups, *columns, strict=True))
-    alike = [heading(name) for name in measured if shown == SCORE and group_of(name) == AS_ACCURACY]
+    alike = [heading(name) for name in repeated if shown == SCORE]
     told = f" {', '.join(alike)}: accuracy, as each document has one label." if alike else ""
     caption = with_mark(f"{results.average.capitalize()} ± standard deviation over seeds, on test.{told}", rows)
-    return Table(f"{task}: every metric", ("Method", *map(heading, wanted)), rows, caption)
+    return Table(f"{task}: every metric", ("Method", *map(groups[0].heading, wanted)), rows, caption)
 
 
 def calibration_table(results: Results, task: str) -> Table | None:
     """Return what is said of the probabilities; None where the task has none."""
     table = metrics_table(results, task, CALIBRATION)
-    return table and replace(table, title=task, caption=f"{table.caption} Lower is better.")
+    if table is None:
+        return None
+    groups, known = results.of_task(task), ("ece", "smece")
+    intervals = [_error_intervals(group) for group in groups]
+    names = [name for name in known if any(name in found for found in intervals)]
+    rows = tuple(
+        (*row, *(found.get(name, Cell(ABSENT)) for name in names))
+        for row, found in zip(table.rows, intervals, strict=True)
+    )
+    told = " Intervals: over documents, by the bootstrap, of the mean of the seeds." if names else ""
+    header = (*table.header, *(f"{heading(name)}, 95 %" for name in names))
+    return Table(task, header, rows, f"{table.caption} Lower is better.{told}")
+
+
+def _error_intervals(group: Group) -> dict[str, Cell]:
+    """Return the intervals of the calibration errors of a group whose predictions can be read."""
+    from foretoken.training.run.intervals import calibration_draws, error_interval  # brings PyTorch
+
+    bins = int(number(group.first.recipe.get("ece_bins")) or BINS)
+    several = group.first.problem == MULTI_LABEL
+    known = [one for run in group.runs if (one := predicted(run, several=several)) is not None]
+    drawn = [calibration_draws(*one, n_bins=bins) for one in known]
+    cells = {}
+    for name in drawn[0] if drawn else ():
+        values = group.values(name)
+        if values:
+            ends = error_interval(fmean(values), np.mean([draws[name] for draws in drawn], axis=0))
+            cells[name] = Cell(" to ".join(printed(name, end) for end in ends), fmean(values))
+    return cells
 
 
 def comparisons_table(results: Results, comparisons: Sequence[Comparison], task: str) -> Table | None:
@@ -65,9 +98,7 @@ def comparisons_table(results: Results, comparisons: Sequence[Comparison], task:
         for item in here
     )
     measure = next((f" Over documents: {item.measure}, mean of the seeds." for item in here if item.measure), "")
-    caption = (
-        f"Over seeds: {heading(here[0].one.metric)}.{measure} The first of the two is the better one by validation."
-    )
+    caption = f"Over seeds: {here[0].one.heading()}.{measure} The first of the two is the better one by validation."
     if paper:
         caption += (
             f" {PAPER_TEST}: Student's t-test with equal variances asks whether the first is better; not corrected."

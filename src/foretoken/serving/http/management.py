@@ -13,7 +13,7 @@ from starlette.concurrency import run_in_threadpool
 
 from foretoken.errors import AdapterError, BackboneError, ConfigError
 from foretoken.files import remove as remove_files
-from foretoken.serving.adapters import Adapter
+from foretoken.serving.adapters import CLASSIFIED, Adapter
 from foretoken.serving.folders import check_name, unpack
 from foretoken.serving.http.service import ERRORS, Service, ServiceOf, needs_admin_key, needs_key
 from foretoken.serving.schema import ModelItem, ModelsAnswer
@@ -101,6 +101,7 @@ def _item(adapter: Adapter, service: Service) -> ModelItem:
         id=adapter.name,
         created=_STARTED,
         root=adapter.name,
+        explains=service.explainer is not None and adapter.task in CLASSIFIED,
         parent=store.base_name,
         task=adapter.task,
         labels=list(adapter.labels),

@@ -21,7 +21,9 @@ from foretoken.errors import ConfigError, ForetokenError, one_line
 from foretoken.inference.base_model import base_model_of
 from foretoken.inference.shared_base import SharedBase
 from foretoken.lengthening import short_name
+from foretoken.machine.precision import FP32
 from foretoken.memory import keep_few_primitives
+from foretoken.serving.adapters import CLASSIFIED
 from foretoken.serving.bank import MixedBank
 from foretoken.serving.engine import Engine
 from foretoken.serving.folders import check_name, checked_folder
@@ -66,15 +68,21 @@ def start_engine(settings: ServerSettings, source: str, metrics: Metrics) -> Eng
     Raises:
         AdapterError: one that was named cannot be loaded.
         BackboneError: the pretrained model cannot be loaded.
+        ConfigError, DataError: one cannot keep the limit.
     """
     keep_few_primitives()
     base = SharedBase(source, settings.precision)
+    if settings.explain is not None and base.precision != FP32:
+        raise ConfigError(f"--explain needs float32, got --precision {settings.precision}; leave out one of them")
     store = Store(base, MixedBank(base, settings.adapter_dtype), memory=settings.memory)
     for name, folder in settings.sources.items():
         store.add(name, folder, accept_changed=settings.accept_changed)
     for folder in [] if settings.adapters is None else sorted(settings.adapters.iterdir()):
         if folder.is_dir() and not folder.name.startswith(".") and folder.name not in settings.sources:
             _add(store, folder, accept_changed=settings.accept_changed)
+    for adapter in map(store.get, store.names):
+        if settings.limit is not None and adapter.task in CLASSIFIED:
+            adapter.guarantee(settings.limit)
     return Engine(store, limits=settings.limits, observer=metrics).start()
 
 

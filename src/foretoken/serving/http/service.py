@@ -20,11 +20,12 @@ from foretoken.serving import engine as engines
 from foretoken.serving.adapters import Adapter
 from foretoken.serving.engine import Engine
 from foretoken.serving.errors import BusyError, NotReadyError
+from foretoken.serving.explain import Explainer
 from foretoken.serving.http.bodies import Asked, Body, GoneError, parse
 from foretoken.serving.http.metrics import Metrics
 from foretoken.serving.http.settings import ServerSettings
 from foretoken.serving.schema import ErrorAnswer
-from foretoken.serving.tasks import Document, Task
+from foretoken.serving.tasks import Document, Prediction, Task
 
 T = TypeVar("T")
 P = ParamSpec("P")
@@ -38,6 +39,7 @@ class Service:
     def __init__(self, settings: ServerSettings, metrics: Metrics) -> None:
         self.settings, self.metrics = settings, metrics
         self.engine: Engine | None = None
+        self.explainer = None if settings.explain is None else Explainer(settings.explain)
         self._large = CapacityLimiter(1)
         self._spool = tempfile.TemporaryDirectory(prefix="foretoken-uploads-")
         self.uploads = Path(self._spool.name)
@@ -105,6 +107,18 @@ class Service:
         finally:
             gone.cancel()
             answers.cancel()  # and with it the engine's future, unless it is done
+
+    async def explain(self, adapter: Adapter, documents: Sequence[Document], found: Sequence[Prediction]) -> Any:
+        """Return what the answer to one document rests on.
+
+        Raises:
+            ConfigError: there are several documents, or nothing is explained here.
+        """
+        if self.explainer is None:
+            raise ConfigError("explain: the server was started without --explain; leave it out")
+        if len(documents) > 1:
+            raise ConfigError(f"explain: got {len(documents)} documents; send one at a time")
+        return await run_in_threadpool(self.explainer.explain, self.running, adapter, documents[0], found[0])
 
     async def _after_others(self, function: Callable[P, T], *args: P.args, **options: P.kwargs) -> T:
         """Run on another thread what takes time and memory, one after the other; no longer wait than for an answer."""

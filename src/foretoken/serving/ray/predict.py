@@ -89,6 +89,11 @@ def _job(options: RayOptions) -> RayOptions:
     if options.adapter_column is None:
         place = checked_folder(options.adapter)
         source, columns = base_model_of(place, options.base_model), read_card(place).columns
+        if "text" in columns and options.text_column is None:
+            raise ConfigError(
+                f"--ray reads the texts of one column, and {options.adapter} makes its texts of several ("
+                f"{columns['text']!r}): give --text-column with one that holds whole texts, or predict without --ray"
+            )
     else:
         source = options.base_model or _first_model(adapter)
     base = SharedBase(source, options.precision)

@@ -39,6 +39,8 @@ _ANSWERS = {
     "labels": pa.list_(pa.string()),
     "probabilities": pa.list_(pa.float64()),
     "value": pa.float64(),
+    "values": pa.list_(pa.float64()),
+    "std": pa.list_(pa.float64()),
     "tokens": pa.int64(),
     "truncated": pa.bool_(),
     "error": pa.string(),
@@ -199,6 +201,15 @@ def _answer(name: str | None, asked: Asked) -> dict[str, Any]:
         return answer | {"error": one_line(str(error))}
     answer |= {"tokens": found.tokens, "truncated": found.truncated}
     if found.probabilities is None:
-        return answer | {"value": float(found.logits[0])}
+        return answer | _numbers(found)
     answer |= {"labels": list(found.labels), "probabilities": found.probabilities.tolist()}
     return answer | {"label": next(iter(found.names), None), "prediction": found.names}
+
+
+def _numbers(found: Prediction) -> dict[str, Any]:
+    """Return the columns of regression: the number, or those of the targets that ``labels`` names."""
+    std = found.numbers.get("std")
+    columns = {} if std is None else {"std": list(std.values()) if found.labels else [std]}
+    if not found.labels:
+        return columns | {"value": found.numbers["value"]}
+    return columns | {"labels": list(found.labels), "values": list(found.numbers["values"].values())}

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import re
+from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -40,7 +42,7 @@ class Tfidf:
         options: those of the recipe.
         terms: the vocabulary, in the order of the columns.
         idf: weight of every term [V].
-        weight: of the linear model [C, V]; one row for regression.
+        weight: of the linear model [C, V]; of regression a row for each target, in standard deviations.
         bias: of the linear model [C].
         slope: what the margins are multiplied by to be logits.
     """
@@ -58,8 +60,36 @@ class Tfidf:
         return self.weight.size + self.bias.size
 
     def logits(self, texts: Sequence[str]) -> Array:
-        """Return logits [n, C], or predicted numbers [n, 1]."""
+        """Return logits [n, C], or predicted numbers [n, K] in standard deviations."""
         return self.slope * _linear(self._vectorizer().transform(texts), self.weight, self.bias)
+
+    def contributions(self, texts: Sequence[str], target: int) -> list[tuple[tuple[int, int, int], float]]:
+        """Return what the words of a text, or of a pair's two, add to a logit, and where they stand (begin, end, text).
+
+        A term adds weight x value, shared among the words of its occurrences; all of them and the bias are the logit.
+        """
+        vectorizer, whole = self._vectorizer(), _SEPARATOR.join(texts)
+        values, words = vectorizer.transform([whole]), _words(vectorizer, whole)
+        adds = dict(
+            zip(values.indices.tolist(), self.slope * values.data * self.weight[target, values.indices], strict=True)
+        )
+        terms = [
+            (column, range(first, first + size))
+            for size in range(1, self.options.ngrams + 1)
+            for first in range(len(words) - size + 1)
+            if (column := vectorizer.vocabulary_.get(" ".join(word for word, _, _ in words[first : first + size])))
+            is not None
+        ]
+        counts, scores = Counter(column for column, _ in terms), [0.0] * len(words)
+        for column, places in terms:
+            for place in places:
+                scores[place] += adds[column] / counts[column] / len(places)
+        second = len(texts[0]) + len(_SEPARATOR)
+        return [
+            ((start, end, 0) if start < second else (start - second, end - second, 1), score)
+            for (_, start, end), score in zip(words, scores, strict=True)
+            if not len(texts[0]) <= start < second
+        ]
 
     def save(self, folder: Path) -> None:
         """Write the two files of the baseline."""
@@ -104,6 +134,15 @@ def word_counts(texts: Sequence[str]) -> list[int]:
     return [len(words(text)) for text in texts]
 
 
+def _words(vectorizer: TfidfVectorizer, text: str) -> list[tuple[str, int, int]]:
+    """Return the words that the vectorizer reads, in lower case, and where they stand in the text."""
+    lower, places = text.lower(), list(range(len(text) + 1))
+    if len(lower) != len(text):  # some letters are two in lower case
+        places = [place for place, letter in enumerate(text) for _ in letter.lower()] + [len(text)]
+    found = re.finditer(vectorizer.token_pattern, lower)
+    return [(match[0], places[match.start()], places[match.end() - 1] + 1) for match in found]
+
+
 def check_problem(problem: Problem) -> None:
     """Raise a ConfigError for a problem that the baseline is not for."""
     if not isinstance(problem, Classification | MultiLabel | Regression):
@@ -132,7 +171,7 @@ def fit(options: TfidfOptions, problem: Problem, train: Dataset, validation: Dat
         return Tfidf(options, terms, vectorizer.idf_, weight, bias, scaling.weight[0])
     labels = np.asarray(train["label"])
     if isinstance(problem, Regression):
-        return Tfidf(options, terms, vectorizer.idf_, *_ridge(x, labels, options.C))
+        return Tfidf(options, terms, vectorizer.idf_, *_ridge(x, problem.targets.standardised(labels), options.C))
     weight, bias = _svm(x, labels, len(problem.labels), options.C)
     margins = _linear(vectorizer.transform(texts_of(validation)), weight, bias)
     slope = fit_temperature(probabilities_of(margins), np.asarray(validation["label"])).weight[0]

@@ -18,14 +18,16 @@ from foretoken.data.problems import (
 )
 from foretoken.errors import ConfigError
 from foretoken.metrics.decision import Decision
+from foretoken.metrics.regression import TargetScale
 from foretoken.training.problems.base import Collator, Inputs, Problem
 from foretoken.training.problems.candidates import CandidateChoice
 from foretoken.training.problems.choice import MultipleChoice
-from foretoken.training.problems.classification import Classification, Regression, TextProblem
+from foretoken.training.problems.classification import Classification, TextProblem
 from foretoken.training.problems.generation import TextGeneration
 from foretoken.training.problems.losses import LossOptions
 from foretoken.training.problems.multi_label import MultiLabel
 from foretoken.training.problems.question_answering import QuestionAnswering
+from foretoken.training.problems.regression import Regression
 from foretoken.training.problems.tagging import TokenClassification
 from foretoken.training.recipe.recipe import ChunkOptions, DecisionOptions, GenerationOptions, QuestionOptions
 
@@ -58,6 +60,7 @@ def make_problem(
     losses: LossOptions | None = None,
     rule: DecisionOptions | None = None,
     decision: Decision | None = None,
+    targets: TargetScale | None = None,
 ) -> Problem:
     """Return the problem of a run; ``task`` names the built-in task that it is, if it is one.
 
@@ -82,6 +85,8 @@ def make_problem(
         given |= {"losses": losses or LossOptions(), "rule": rule, "decision": decision}
     elif rule is not None or decision is not None:
         raise ConfigError(f"decision is for {CLASSIFICATION} and {MULTI_LABEL}, got data for {name}; leave it out")
+    if issubclass(kind, Regression) and targets is not None:
+        given |= {"targets": targets}
     if chunks is None:
         return kind(**given)
     if not issubclass(kind, TextProblem | CandidateChoice):

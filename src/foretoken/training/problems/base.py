@@ -68,6 +68,11 @@ class Problem(ABC):
         return False
 
     @property
+    def calibrations(self) -> tuple[str, ...]:
+        """The kinds of calibration that fit it."""
+        return ("temperature", "vector") if self.has_probabilities else ()
+
+    @property
     def new_tokens(self) -> tuple[str, ...]:
         """Tokens that the problem adds to the vocabulary, and whose embeddings are trained."""
         return ()
@@ -115,6 +120,10 @@ class Problem(ABC):
     def labels_of(self, split: Dataset) -> Outputs:
         """Return the labels of a split as :meth:`decode` returns them."""
         return np.asarray(split["label"])
+
+    def decided(self, outputs: Outputs) -> Outputs:
+        """Return what is answered for outputs: class numbers, 0 and 1 of labels, or the outputs themselves."""
+        return outputs
 
     def answered(self, outputs: Outputs) -> list[list[int]]:
         """Return the numbers of the labels that are answered for each row, the likeliest first; none without labels."""

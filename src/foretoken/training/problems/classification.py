@@ -11,7 +11,7 @@ from torch import Tensor, nn
 from transformers import PreTrainedTokenizerBase
 
 from foretoken.data.plain_table import Table
-from foretoken.data.problems import CLASSIFICATION, REGRESSION
+from foretoken.data.problems import CLASSIFICATION
 from foretoken.metrics import classification_metrics
 from foretoken.metrics.decision import Decision, cost_weights, fit_weights
 from foretoken.training.problems.base import Collator, Inputs, Outputs, Problem, head_of
@@ -156,37 +156,3 @@ class Classification(TextProblem):
             "probability": round(row[best], 6),
             "probabilities": {label: round(value, 6) for label, value in zip(self.labels, row, strict=True)},
         }
-
-
-@dataclass(frozen=True)
-class Regression(TextProblem):
-    """One number per text; the loss is the squared error."""
-
-    name: ClassVar[str] = REGRESSION
-
-    @property
-    def head_options(self) -> dict[str, object]:
-        """One output, which is the number."""
-        return {"num_labels": 1, "problem_type": "regression"}
-
-    def loss(self, logits: Tensor, labels: Tensor) -> Tensor:
-        """Return the mean squared error of outputs (B, 1)."""
-        return nn.functional.mse_loss(logits.float().squeeze(1), labels.float())
-
-    def decode(self, logits: np.ndarray, labels: np.ndarray | None) -> tuple[Outputs, Outputs]:
-        """Return the predicted numbers [n] and the right ones [n]."""
-        return np.asarray(logits, dtype=np.float64).reshape(-1), [] if labels is None else labels
-
-    def measure(self, outputs: Outputs, labels: Outputs, groups: Sequence[str] | None = None) -> dict[str, float]:
-        """Return the metrics of regression."""
-        from foretoken.metrics.regression import regression_metrics
-
-        return regression_metrics(outputs, labels)
-
-    def columns(self, outputs: Outputs, labels: Outputs) -> dict[str, object]:
-        """Return the right and the predicted number."""
-        return {"label": [float(value) for value in labels], "prediction": [float(value) for value in outputs]}
-
-    def to_json(self, outputs: Outputs, rows: Table) -> list[dict[str, object]]:
-        """Return the predicted number."""
-        return [{"value": round(float(value), 6)} for value in outputs]

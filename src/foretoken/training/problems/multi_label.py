@@ -107,8 +107,8 @@ class MultiLabel(TextProblem):
             return self
         if rule.cost is not None:
             return replace(self, decision=cost_thresholds(rule.cost, self.labels))
-        per_label = rule.thresholds == "label"
-        return replace(self, decision=fit_thresholds(outputs, labels, average=rule.average, per_label=per_label))
+        decision = fit_thresholds(outputs, labels, average=rule.average, per_label=rule.has_one_each)
+        return replace(self, decision=decision)
 
     def measure(self, outputs: Outputs, labels: Outputs, groups: Sequence[str] | None = None) -> dict[str, float]:
         """Return the metrics of several labels."""

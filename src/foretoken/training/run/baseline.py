@@ -19,7 +19,7 @@ from foretoken.training.recipe.recipe import Recipe
 from foretoken.training.run.card import card_values
 from foretoken.training.run.fingerprint import of_data
 from foretoken.training.run.folder import PREDICTIONS, SAVED
-from foretoken.training.run.prepare import problem_of
+from foretoken.training.run.prepare import beginnings_of, problem_of
 from foretoken.training.run.record import RunRecord
 from foretoken.training.run.results import (
     Prediction,
@@ -27,6 +27,7 @@ from foretoken.training.run.results import (
     measures,
     prediction_of,
     saved,
+    write_errors,
     write_predictions,
 )
 from foretoken.training.tokens.encode import count_lengths, describe
@@ -76,10 +77,12 @@ def train_baseline(recipe: Recipe, measured: Sequence[str], data: Loaded | None 
             card = card_values(
                 problem, recipe, fitted.to_dict(), max_length=None, base_model=None, columns=data.columns
             )
-            with saved(record.folder / SAVED[1], card) as folder:
-                model.save(folder)
             decided = {name: prediction.deciding(fitted) for name, prediction in predictions.items()}
+            with saved(record.folder / SAVED[1], card, decided["validation"]) as folder:
+                model.save(folder)
             write_predictions(record.folder / PREDICTIONS, decided)
+            if recipe.save_errors:
+                write_errors(record.folder, decided, {name: beginnings_of(data.splits[name]) for name in measured})
         found = measures(predictions, fitted)
         best = {"metric": recipe.training.metric, "value": found["validation"].get(recipe.training.metric), "step": 0}
         timings = {

@@ -14,6 +14,7 @@ from foretoken.data.readers.formats import lasting
 from foretoken.errors import AdapterError, ConfigError, ForetokenError, did_you_mean, quoted
 from foretoken.files import JsonObject, read_object
 from foretoken.metrics.decision import Decision
+from foretoken.metrics.regression import TargetScale
 from foretoken.metrics.scaling import Scaling
 from foretoken.options import Errors, build, option, to_dict
 from foretoken.training.problems import PROBLEMS, Problem, make_problem
@@ -28,7 +29,16 @@ from foretoken.training.recipe.recipe import (
 )
 
 CARD = "foretoken.json"
-_FITTED: dict[str, Any] = {"scaling": Scaling, "decision": Decision, "unscaled_decision": Decision}
+_FITTED: dict[str, Any] = {
+    "scaling": Scaling,
+    "decision": Decision,
+    "unscaled_decision": Decision,
+    "targets": TargetScale,
+}
+
+# options of the data that hold for later files as well, and those that are of some problems alone
+_OF_PROBLEMS = {"label_columns", "label_separator"}
+_REMEMBERED = {"text", "text_column", "text_pair_column", "label_column", *_OF_PROBLEMS}
 
 
 @dataclass(frozen=True)
@@ -47,13 +57,14 @@ class CardRecipe:
         """Refuse names that are no texts."""
         for name in ("task", *self.data):
             value = self.data.get(name)
-            if (name == "task" or name.endswith("_column")) and not isinstance(value, str | None):
+            if (name in ("task", "text") or name.endswith("_column")) and not isinstance(value, str | None):
                 raise ConfigError(f"data.{name}: got {quoted(value)}, expected a text or null")
 
     @property
     def columns(self) -> dict[str, Any]:
         """What the recipe called its columns, and what it said of its files that later ones cannot show."""
-        columns = {name: value for name, value in self.data.items() if name.endswith("_column") and value}
+        columns = {name: value for name, value in self.data.items() if name in _REMEMBERED and value}
+        columns |= {"problem": self.data["problem"]} if columns.keys() & _OF_PROBLEMS else {}
         format = lasting(self.data.get("format") or {})
         return columns | ({"format": format} if format else {})
 
@@ -70,6 +81,7 @@ class Card:
     scaling: Scaling | None = option("of the probabilities", None)
     decision: Decision | None = option("what is answered for the probabilities", None)
     unscaled_decision: Decision | None = option("what is answered for them without the scaling", None)
+    targets: TargetScale | None = option("of the numbers", None)
     fingerprint: Mapping[str, Any] = option("digests of the base model of an adapter", factory=dict)
     recipe: CardRecipe = option("the recipe of the run", factory=CardRecipe)
 
@@ -111,6 +123,7 @@ class Card:
             no_answer=self.no_answer,
             task=self.recipe.data.get("task"),
             decision=self.decision,
+            targets=self.targets,
         )
 
     @property

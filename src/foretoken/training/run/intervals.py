@@ -2,15 +2,19 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 import numpy as np
-from numpy.typing import NDArray
+from numpy.typing import ArrayLike, NDArray
 
+from foretoken.metrics.calibration import CELLS, smooth_cells, smooth_errors, width_index
+from foretoken.metrics.checks import checked_predictions, top_class
+from foretoken.metrics.multi_label import label_bins
 from foretoken.metrics.statistics import CONFIDENCE
 
 Counts = NDArray[np.int64]
+Numbers = NDArray[np.float64]
 _AT_ONCE = 2_000_000  # counts in memory
 _CHOICES = ("multiple-choice", "candidates")
 
@@ -51,6 +55,76 @@ def bootstrap_intervals(
     else:
         return {}
     return {name: _interval(values) for name, values in drawn.items()}
+
+
+def calibration_draws(
+    outputs: ArrayLike, truth: ArrayLike, *, n_bins: int = 15, samples: int = 1000, seed: int = 0
+) -> dict[str, NDArray[np.float64]]:
+    """Return ``ece`` and ``smece`` (S,) of ``samples`` draws of n documents with replacement.
+
+    The same seed draws the same documents, so that the draws of several models may be averaged.
+
+    Args:
+        outputs: probabilities (n, C) of one class per document, or (n, L) of several labels.
+        truth: class numbers (n,), or 0 and 1 (n, L).
+        n_bins: of the ECE.
+        samples: how often documents are drawn.
+        seed: of the draws.
+    """
+    from scipy.sparse import csr_array
+
+    confidence, gap, bins = _doubts(np.asarray(outputs, dtype=float), np.asarray(truth), n_bins)
+    rows = np.repeat(np.arange(len(gap)), gap.shape[1])
+    places = [(bins.ravel(), n_bins + 1), (smooth_cells(confidence.ravel()), CELLS)]
+    sums = [csr_array((gap.ravel(), (rows, cells)), shape=(len(gap), size)) for cells, size in places]
+    drawn = [
+        [(counts @ matrix) / gap.size for matrix in sums]
+        for counts in _counts(len(gap), samples, np.random.default_rng(seed))
+    ]
+    binned, smooth = (np.concatenate(parts) for parts in zip(*drawn, strict=True))
+    return {"ece": np.abs(binned).sum(axis=1), "smece": smooth_errors(smooth)}
+
+
+def calibration_intervals(
+    values: Mapping[str, float], outputs: ArrayLike, truth: ArrayLike, *, n_bins: int = 15
+) -> dict[str, tuple[float, float]]:
+    """Return the 95 % intervals of the calibration errors among ``values``; none of fewer than two rows.
+
+    >>> calibration_intervals({"ece": 0.25}, [[0.75, 0.25], [0.25, 0.75], [0.6, 0.4], [0.6, 0.4]], [0, 0, 1, 0]).keys()
+    dict_keys(['ece'])
+    """
+    if len(np.asarray(truth)) < 2:
+        return {}
+    drawn = calibration_draws(outputs, truth, n_bins=n_bins)
+    return {name: error_interval(values[name], draws) for name, draws in drawn.items() if name in values}
+
+
+def error_interval(value: float, draws: NDArray[np.float64]) -> tuple[float, float]:
+    """Return the 95 % interval of a calibration error from its draws (S,).
+
+    A calibration error is a sum of distances, which chance alone makes larger, and drawing documents anew makes it so
+    a second time: the quantiles of the draws lie too high. So they are reflected about the value (the basic
+    bootstrap), as far as 0, and the interval holds the value itself.
+    """
+    low, high = _interval(draws)
+    return max(0.0, min(value, 2 * value - high)), max(value, 2 * value - low)
+
+
+def _doubts(outputs: Numbers, truth: NDArray[Any], n_bins: int) -> tuple[Numbers, Numbers, Counts]:
+    """Return confidences, how far they are from what is right, and their bins (n, K), as the metrics have them."""
+    if truth.ndim == 2:
+        return outputs, truth - outputs, label_bins(outputs, n_bins)
+    confidence, correct = top_class(*checked_predictions(outputs, truth))
+    return confidence[:, None], (correct - confidence)[:, None], width_index(confidence, n_bins)
+
+
+def _counts(rows: int, samples: int, generator: np.random.Generator) -> Iterator[Counts]:
+    """Yield how often each document is drawn, (S, n), as many samples at once as memory is for."""
+    step = max(1, _AT_ONCE // rows)
+    for start in range(0, samples, step):
+        size = min(step, samples - start)
+        drawn = generator.integers(rows, size=(size, rows)) + rows * np.arange(size)[:, None]
+        yield np.bincount(drawn.ravel(), minlength=size * rows).reshape(size, rows)
 
 
 def _interval(values: NDArray[np.float64]) -> tuple[float, float]:
@@ -102,8 +176,11 @@ def _of_label_sets(
     for held, rows in ((right, labels), (answered, predictions)):
         for number, row in enumerate(rows):
             held[number, [places[name] for name in row]] = 1
-    counts = generator.multinomial(len(labels), [1 / len(labels)] * len(labels), size=samples)  # of each document
-    hits, there = counts @ (right * answered), counts @ (right + answered)
+    drawn = [
+        (counts @ (right * answered), counts @ (right + answered))
+        for counts in _counts(len(labels), samples, generator)
+    ]
+    hits, there = (np.concatenate(parts) for parts in zip(*drawn, strict=True))
     macro = (2 * hits / np.maximum(there, 1)).mean(axis=1)
     return {"f1_micro": 2 * hits.sum(axis=1) / np.maximum(there.sum(axis=1), 1), "f1_macro": macro}
 
@@ -116,5 +193,6 @@ def _of_numbers(
         for sample in range(samples):
             rows = generator.integers(len(labels), size=len(labels))
             squared[sample] = ((labels[rows] - predictions[rows]) ** 2).mean()
-            correlated[sample] = np.corrcoef(labels[rows], predictions[rows])[0, 1]
+            pairs = zip(np.atleast_2d(labels[rows].T), np.atleast_2d(predictions[rows].T), strict=True)
+            correlated[sample] = np.mean([np.corrcoef(*pair)[0, 1] for pair in pairs])  # over several targets
     return {"mse": squared} | ({"pearson": correlated} if np.isfinite(correlated).all() else {})

@@ -19,11 +19,13 @@ from foretoken.data.problems import CLASSIFICATION, MULTI_LABEL
 from foretoken.data.tasks.base import Task
 from foretoken.data.tasks.table import TASKS
 from foretoken.files import JsonObject
-from foretoken.metrics.table import AS_ACCURACY, CALIBRATION, METRICS, metrics_of
-from foretoken.training.problems import PROBLEMS, MultiLabel
+from foretoken.metrics.classification import best_and_worst, class_scores
+from foretoken.metrics.scaling import Scaling
+from foretoken.metrics.table import CALIBRATION, METRICS, metrics_of, positive_of, repeats_accuracy, with_class
+from foretoken.training.problems import PROBLEMS, MultiLabel, Problem
 from foretoken.training.run.card import Card, read_card
 from foretoken.training.run.folder import PREDICTIONS, SAVED
-from foretoken.training.run.intervals import bootstrap_intervals
+from foretoken.training.run.intervals import bootstrap_intervals, calibration_intervals
 from foretoken.tuner.checkpoints.model_card import (
     AUTO_CLASSES,
     OWN,
@@ -78,8 +80,11 @@ def describe_run(run: Path, saved: Path, record: JsonObject) -> Described:
     config = PeftConfig.from_pretrained(str(saved)) if (saved / "adapter_config.json").is_file() else None
     card = read_card(saved)
     problem = card.make_problem()
+    if problem is not None:
+        problem = replace(problem, n_bins=record["recipe"].get("ece_bins") or problem.n_bins)
     split = "test" if isinstance(record.get("test"), dict) else "validation"
-    intervals = _intervals(run, split, record)
+    predicted = _predicted(run, split)
+    intervals = _intervals(predicted, record)
     recipe = record["recipe"]
     task = TASKS.get(recipe["data"].get("task") or "")
     labels = problem.head_options.get("num_labels") if problem is not None else None
@@ -101,8 +106,10 @@ def describe_run(run: Path, saved: Path, record: JsonObject) -> Described:
         *_data(recipe["data"], record, task),
         *_training(record),
         *_results(record, split, intervals),
-        *_answers(card, _frequent(run, split)),
-        *_calibration(record, split),
+        *_answers(card, predicted),
+        *_classes(record, predicted),
+        *_numbers(record),
+        *_calibration(record, split, problem, [None, card.scaling], predicted),
         f'## Use from the command line\n\n`{PREDICT} "some text"` reads documents as in training: the same columns, '
         "length, chunks, head and scaling.",
     )
@@ -110,14 +117,36 @@ def describe_run(run: Path, saved: Path, record: JsonObject) -> Described:
     return replace(found, title=title, sections=sections, results=_evaluated(record, split, task, found))
 
 
-def _intervals(run: Path, split: str, record: JsonObject) -> dict[str, tuple[float, float]]:
+def _predicted(run: Path, split: str) -> dict[str, list[Any]]:
+    """Return the columns of a split's predictions; none where there are no predictions."""
     file = run / PREDICTIONS
     if not file.is_file():
         return {}
-    rows = pq.read_table(file, columns=["split", "label", "prediction"])
-    rows = rows.filter(pc.equal(rows["split"], split))
-    labels, predictions = rows["label"].to_pylist(), rows["prediction"].to_pylist()
-    return bootstrap_intervals(record["problem"], labels, predictions, classes=record["labels"])
+    rows = pq.read_table(file)
+    return rows.filter(pc.equal(rows["split"], split)).to_pydict()
+
+
+def _intervals(predicted: Mapping[str, list[Any]], record: JsonObject) -> dict[str, tuple[float, float]]:
+    if not predicted:
+        return {}
+    return bootstrap_intervals(record["problem"], predicted["label"], predicted["prediction"], classes=record["labels"])
+
+
+def _classes(record: JsonObject, predicted: Mapping[str, list[Any]]) -> Iterator[str]:
+    """Yield a table of each class, label or type of entity; of many the ten that are found best, and worst."""
+    if not predicted:
+        return
+    scores = class_scores(record["problem"], predicted["label"], predicted["prediction"], record["labels"])
+    chosen = best_and_worst(scores)
+    if not chosen:
+        return
+    rows = [(f"`{row.name}`", *(f"{value:.4f}" for value in row[1:4]), f"{row.support:,}") for row in chosen]
+    said = (
+        f"The {len(chosen)} of {len(scores)} with the highest and the lowest F1.\n\n"
+        if len(chosen) < len(scores)
+        else ""
+    )
+    yield f"### Each class\n\n{said}{table(('class', 'precision', 'recall', 'F1', 'documents'), rows)}"
 
 
 def _data_name(data: Mapping[str, Any], task: Task | None) -> str:
@@ -161,10 +190,14 @@ def _training(record: JsonObject) -> Iterator[str]:
 
 
 def _results(record: JsonObject, split: str, intervals: Mapping[str, tuple[float, float]]) -> Iterator[str]:
-    elsewhere = {*metrics_of(CALIBRATION), *metrics_of(AS_ACCURACY)}
-    values = {name: value for name, value in record[split].items() if name not in elsewhere}
+    elsewhere, problem = metrics_of(CALIBRATION), record["problem"]
+    values = {
+        name: value
+        for name, value in record[split].items()
+        if name not in elsewhere and not repeats_accuracy(name, problem)
+    }
     rows = [
-        (METRICS[name].title if name in METRICS else name, f"{value:.4f}", _shown(intervals.get(name)))
+        (_titled(name, record), f"{value:.4f}", _shown(intervals.get(name)))
         for name, value in values.items()
         if isinstance(value, int | float)
     ]
@@ -176,6 +209,11 @@ def _results(record: JsonObject, split: str, intervals: Mapping[str, tuple[float
     if protocol := record["recipe"].get("protocol"):
         said += f" Protocol: {protocol}"
     yield f"## Results\n\n{said}\n\n{table(('metric', 'value', '95 % interval'), rows)}"
+
+
+def _titled(metric: str, record: JsonObject) -> str:
+    title = METRICS[metric].title if metric in METRICS else metric
+    return with_class(metric, positive_of(record["problem"], record["labels"]), title)
 
 
 def _shown(interval: tuple[float, float] | None) -> str:
@@ -209,19 +247,13 @@ def _usage(card: Card) -> list[str]:
     ]
 
 
-def _frequent(run: Path, split: str) -> list[str]:
-    """Return the labels of a split's documents, the most frequent ones first."""
-    file = run / PREDICTIONS
-    if not file.is_file():
-        return []
-    rows = pq.read_table(file, columns=["split", "label"])
-    labels = rows.filter(pc.equal(rows["split"], split))["label"].to_pylist()
-    return [
-        label for label, _ in Counter(name for row in labels if isinstance(row, list) for name in row).most_common()
-    ]
+def _frequent(predicted: Mapping[str, list[Any]]) -> list[str]:
+    """Return the labels of the documents, the most frequent ones first."""
+    counts = Counter(name for row in predicted.get("label", ()) if isinstance(row, list) for name in row)
+    return [label for label, _ in counts.most_common()]
 
 
-def _answers(card: Card, frequent: Sequence[str]) -> Iterator[str]:
+def _answers(card: Card, predicted: Mapping[str, list[Any]]) -> Iterator[str]:
     """Say what is answered for the probabilities, with the numbers of the most frequent labels or of the classes."""
     if card.problem not in _ANSWERED:
         return
@@ -232,30 +264,69 @@ def _answers(card: Card, frequent: Sequence[str]) -> Iterator[str]:
     if not known:
         yield f"## Answers\n\n{plain}"
         return
-    names = list(dict.fromkeys(label for label in (*frequent, *card.labels) if label in card.labels))[:_MOST_LABELS]
     numbers = [dict(zip(card.labels, it.thresholds or it.weights, strict=True)) for it in known.values()]
-    rows = [(f"`{name}`", *(f"{values[name]:.4f}" for values in numbers)) for name in names]
-    rest = f" Here are {len(names)} of {len(card.labels)}; `foretoken.json` has all." * (len(names) < len(card.labels))
+    names = [name for name in dict.fromkeys((*_frequent(predicted), *card.labels)) if name in card.labels]
+    if all(len(set(values.values())) == 1 for values in numbers):
+        names, numbers = ["all"], [{"all": values[names[0]]} for values in numbers]
+    shown = names[:_MOST_LABELS]
+    rows = [(f"`{name}`", *(f"{values[name]:.4f}" for values in numbers)) for name in shown]
+    rest = f" Here are {len(shown)} of {len(names)}; `foretoken.json` has all." * (len(shown) < len(names))
     yield f"## Answers\n\n{decided}{rest}\n\n{table(('label', *known), rows)}"
 
 
-def _calibration(record: JsonObject, split: str) -> Iterator[str]:
+def _numbers(record: JsonObject) -> Iterator[str]:
+    if "targets" not in record:
+        return
+    said = "The model's outputs, as the Python above has them, are in standard deviations from the mean of training:"
+    rows = zip(record["labels"] or ["number"], *record["targets"].values(), strict=True)
+    yield f"## Scale\n\n{said} `output * std + mean`.\n\n{table(('target', *record['targets']), list(rows))}"
+
+
+def _error_intervals(
+    values: Mapping[str, Any], problem: Problem | None, predicted: Mapping[str, list[Any]], scaling: Scaling | None
+) -> dict[str, tuple[float, float]]:
+    if problem is None or not problem.has_probabilities or not predicted:
+        return {}
+    outputs, labels = problem.from_columns(predicted)
+    outputs = outputs if scaling is None else scaling.apply(outputs)
+    return calibration_intervals(values, outputs, labels, n_bins=problem.n_bins)
+
+
+def _calibration(
+    record: JsonObject,
+    split: str,
+    problem: Problem | None,
+    scalings: Sequence[Scaling | None],
+    predicted: Mapping[str, list[Any]],
+) -> Iterator[str]:
     names = [name for name in metrics_of(CALIBRATION) if isinstance(record[split].get(name), int | float)]
     if not names:
         return
     scaling = record.get("scaling") or {}
     scaled = scaling.get(split) or {}
     columns = [record[split], *([scaled] if scaled else [])]
+    intervals = [_error_intervals(of, problem, predicted, by) for of, by in zip(columns, scalings, strict=False)]
     rows = [
-        [METRICS[name].title, *("" if of.get(name) is None else f"{of[name]:.4f}" for of in columns)] for name in names
+        [
+            METRICS[name].title,
+            *(cell for of, known in zip(columns, intervals, strict=True) for cell in _cells(name, of, known)),
+        ]
+        for name in names
     ]
-    head = ["metric", "as trained", *(["scaled"] if scaled else [])]
+    head = ["metric", "as trained", "95 % interval", *(["scaled", "95 % interval"] if scaled else [])]
     said = "The probabilities are not scaled."
+    if "targets" in record:
+        said = "`foretoken predict` answers with the standard deviation of the errors on validation."
     if scaling:
         degree = f" {scaling['temperature']:.3f}" if "temperature" in scaling else ""
         said = f"The probabilities are scaled by a {scaling['kind']}{degree} that was fitted on validation: "
         said += "`foretoken predict` applies it, the Python above does not."
     yield f"## Calibration\n\n{said}\n\n{table(head, rows)}"
+
+
+def _cells(name: str, values: Mapping[str, Any], intervals: Mapping[str, tuple[float, float]]) -> tuple[str, str]:
+    value = values.get(name)
+    return "" if value is None else f"{value:.4f}", _shown(intervals.get(name))
 
 
 def _evaluated(record: JsonObject, split: str, task: Task | None, found: Described) -> Sequence[EvalResult]:
@@ -269,9 +340,9 @@ def _evaluated(record: JsonObject, split: str, task: Task | None, found: Describ
             dataset_name=task.title if task else name,
             dataset_split=split,
             metric_type=metric,
-            metric_name=METRICS[metric].title if metric in METRICS else metric,
+            metric_name=_titled(metric, record),
             metric_value=round(float(value), 6),
         )
         for metric, value in record[split].items()
-        if isinstance(value, int | float) and math.isfinite(value) and metric not in metrics_of(AS_ACCURACY)
+        if isinstance(value, int | float) and math.isfinite(value) and not repeats_accuracy(metric, record["problem"])
     ]

@@ -17,12 +17,20 @@ from peft import PeftModel
 from transformers import PreTrainedModel, PreTrainedTokenizerBase, set_seed
 
 from foretoken.data.load import Loaded, load_data
-from foretoken.data.problems import CLASSIFICATION, GENERATION, MULTI_LABEL, QUESTION_ANSWERING, TOKEN_CLASSIFICATION
+from foretoken.data.problems import (
+    CLASSIFICATION,
+    GENERATION,
+    MULTI_LABEL,
+    QUESTION_ANSWERING,
+    REGRESSION,
+    TOKEN_CLASSIFICATION,
+)
 from foretoken.data.schemas import SHARED
 from foretoken.errors import ConfigError, quoted
 from foretoken.lengthening import public_name, resolve_source
 from foretoken.machine.precision import MeasuredPrecision, accelerator, fastest_precision
 from foretoken.metrics.needs import lacking
+from foretoken.metrics.regression import TargetScale
 from foretoken.metrics.table import check_metric
 from foretoken.metrics.wordnet import wordnet
 from foretoken.training.model.adapter import attach, names_layers
@@ -41,6 +49,7 @@ from foretoken.tuner import HEAD_KEY, LowerLayers, can_leave_layers_out, first_t
 log = logging.getLogger(__name__)
 _THREADS_PER_CPU = 16
 MEASURED = ("validation", "test")
+_LONGEST_TEXT = 300  # characters of a document that are kept beside an error
 _REPORTERS = {"wandb": ("wandb",), "tensorboard": ("tensorboard", "tensorboardX"), "mlflow": ("mlflow",)}
 _CLASSES = (CLASSIFICATION, MULTI_LABEL)
 _OF_CLASSES = ("class_weights", "focal_gamma", "oversample")
@@ -62,6 +71,7 @@ class Prepared:
     columns: Mapping[str, str]  # that were found, by the recipe's keys
     precision: MeasuredPrecision | None = None  # where the recipe leaves it to the machine
     left_out: Mapping[str, Any] = field(default_factory=dict)
+    beginnings: Mapping[str, list[str]] = field(default_factory=dict)  # of the texts that may be wrongly answered
 
     @property
     def head(self) -> HeadOptions | None:
@@ -101,8 +111,17 @@ def prepare(recipe: Recipe, data: Loaded | None = None) -> Prepared:
     precision = _set_precision(recipe, adapted)
     _rest_lower_layers(recipe, adapted)
     texts = tables, truncations, max_length
+    beginnings = {name: beginnings_of(data.splits[name]) for name in MEASURED if recipe.save_errors}
     rest = data.columns, precision, data.left_out
-    return Prepared(adapted, tokenizer, problem, *texts, public_name(source), fingerprint, *rest)
+    return Prepared(adapted, tokenizer, problem, *texts, public_name(source), fingerprint, *rest, beginnings)
+
+
+def beginnings_of(split: Dataset) -> list[str]:
+    """Return the beginning of the text, or of both texts, of every row that has one."""
+    columns = [name for name in ("text", "text_pair") if name in split.column_names]
+    texts = zip(*(split[name] for name in columns), strict=True) if columns else ()
+    length = _LONGEST_TEXT // max(1, len(columns)) - 3
+    return [" / ".join(" ".join(text[: 2 * length].split())[:length] for text in row) for row in texts]
 
 
 def problem_of(recipe: Recipe, data: Loaded) -> Problem:
@@ -131,6 +150,7 @@ def problem_of(recipe: Recipe, data: Loaded) -> Problem:
         task=recipe.data.task,
         losses=LossOptions(weights, options.focal_gamma),
         rule=rule,
+        targets=TargetScale.of(train["label"]) if data.problem == REGRESSION else None,
     )
     _check(recipe, problem)
     check_validation(recipe.training.metric, problem, data.splits["validation"])
@@ -147,14 +167,15 @@ def class_rows(table: Dataset, problem: str) -> list[list[int]]:
 def check_validation(metric: str, problem: Problem, validation: Dataset) -> None:
     """Refuse to choose by a metric that says nothing on the validation labels, before anything large is loaded."""
     labels = problem.labels_of(validation)
-    missing = lacking(metric, problem.name, labels)
+    missing = lacking(metric, problem.name, labels, problem.labels)
     if missing is None:
         return
     same = ""
-    if (
-        isinstance(labels, np.ndarray) and labels.ndim == 1
-    ):  # where classes or numbers lack something, there is one alone
+    if isinstance(labels, np.ndarray) and labels.ndim == 1:  # where classes or numbers lack something, it is one alone
         same = f", all of them {quoted(problem.labels[labels[0]] if problem.labels else float(labels[0]))}"
+    elif problem.name == REGRESSION:
+        constant = [name for name, numbers in zip(problem.labels, labels.T, strict=True) if not np.ptp(numbers)]
+        same = f", all with the same {', '.join(constant)}"
     raise ConfigError(
         f"training.metric: {metric} needs {missing} in validation, which has {len(validation):,}{same}; "
         "choose `training.metric: loss`, or other validation documents (data.validation, data.validation_fraction)"
@@ -193,8 +214,9 @@ def _check(recipe: Recipe, problem: Problem) -> None:
         raise ConfigError(
             f"training.report_to: {packages[0]} is not installed: pip install {packages[0]}, or leave it out"
         )
-    if recipe.calibration is not None and not problem.has_probabilities:
-        raise ConfigError(f"calibration is for {' and '.join(_CLASSES)}, got data for {problem.name}; leave it out")
+    if recipe.calibration not in (None, *problem.calibrations):
+        fitting = " or ".join([*problem.calibrations, "leave it out"])
+        raise ConfigError(f"calibration: {recipe.calibration} is not for {problem.name}; say {fitting}")
 
 
 def _compare_start(recipe: Recipe, fingerprint: Mapping[str, str]) -> None:

@@ -9,7 +9,7 @@ import os
 import platform
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager, nullcontext, suppress
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from datetime import datetime, timezone
 from pathlib import Path
 from typing import Any
@@ -18,9 +18,11 @@ import torch
 from transformers import TrainerCallback, TrainerControl, TrainerState, TrainingArguments
 
 from foretoken import __version__, left
+from foretoken.data.options import DataOptions
 from foretoken.errors import RunRecordError, SaveError, quoted
 from foretoken.files import JsonObject, write_json
 from foretoken.machine.products import library
+from foretoken.metrics.table import positive_of
 from foretoken.options import defaults, flatten, is_number, to_dict
 from foretoken.processes import is_main_process, num_processes
 from foretoken.training.recipe.recipe import Recipe
@@ -124,6 +126,12 @@ def checked_record(folder: Path) -> JsonObject | None:
 def recipe_to_json(recipe: Recipe) -> JsonObject:
     """Return a recipe as a record holds it."""
     return json.loads(json.dumps(to_dict(recipe)))
+
+
+def data_as_begun(data: DataOptions, record: JsonObject) -> DataOptions:
+    """Return the data of a run with the positive class that it was begun with, which the default may not be."""
+    begun = positive_of(record.get("problem") or "", record.get("labels"))
+    return replace(data, positive=begun) if begun and data.positive is None else data
 
 
 def searched(record: JsonObject) -> JsonObject | None:

@@ -16,18 +16,20 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 from peft import PeftModel
 
-from foretoken.files import JsonObject, atomic_directory, atomic_file, read_object, write_json
+from foretoken.files import JsonObject, atomic_directory, atomic_file, read_object, readable_object, write_json
 from foretoken.metrics.decision import Decision
+from foretoken.metrics.regression import TargetScale
 from foretoken.metrics.scaling import Scaling, fit_label_scaling, fit_temperature, fit_vector
 from foretoken.quiet import quiet_transformers
 from foretoken.training.model.load import save_tokenizer
 from foretoken.training.problems import Problem
-from foretoken.training.problems.classification import TextProblem
+from foretoken.training.problems.classification import Classification, TextProblem
 from foretoken.training.problems.multi_label import MultiLabel
+from foretoken.training.problems.regression import Regression
 from foretoken.training.recipe.recipe import Recipe
 from foretoken.training.run.card import CARD, card_values
 from foretoken.training.run.fingerprint import of_base
-from foretoken.training.run.folder import SAVED
+from foretoken.training.run.folder import ERRORS, SAVED, VALIDATION
 from foretoken.training.run.prepare import Prepared
 from foretoken.training.run.record import RunRecord
 from foretoken.training.tokens.new_tokens import rows_alone
@@ -39,6 +41,7 @@ if TYPE_CHECKING:
     from datasets import Dataset
 
 log = logging.getLogger(__name__)
+MOST_ERRORS = 20  # of a split, whose texts are kept
 _FIT = {"temperature": fit_temperature, "vector": fit_vector}
 
 
@@ -90,12 +93,38 @@ class Prediction:
         outputs = fitted.scaling.apply(self.outputs) if scaled and fitted.scaling is not None else self.outputs
         return replace(self, problem=problem, outputs=outputs)
 
+    def errors(self, beginnings: Sequence[str], most: int = MOST_ERRORS) -> list[JsonObject]:
+        """Return the most confident wrong answers, the surest first; ``beginnings`` are those of the rows' texts."""
+        if not isinstance(self.problem, Classification | MultiLabel):
+            return []
+        sure = _sure_of_wrong(self.problem, np.asarray(self.outputs), np.asarray(self.labels))
+        order = [row for row in np.argsort(-sure, kind="stable")[:most].tolist() if sure[row] >= 0]
+        columns = self.rows(order).table("").select(["id", "label", "prediction"]).to_pylist()
+        more = [{"probability": round(float(sure[row]), 6), "text": beginnings[row]} for row in order]
+        return [error | rest for error, rest in zip(columns, more, strict=True)]
+
     def table(self, split: str) -> pa.Table:
         """Return the rows as a table: split, id, part, tokens, and the problem's own columns."""
         columns: dict[str, Any] = {"split": [split] * len(self.ids), "id": self.ids}
         columns |= self.problem.columns(self.outputs, self.labels)
         columns["part"] = pa.array(self.parts or [None] * len(self.ids), pa.string())
         return pa.table(columns | {"tokens": self.tokens})
+
+
+def _sure_of_wrong(problem: Classification | MultiLabel, outputs: np.ndarray, labels: np.ndarray) -> np.ndarray:
+    """Return the probability of each row's surest wrong answer (n,), of a label that it has or lacks; -1 for none."""
+    answered, right, several = problem.decided(outputs), labels, isinstance(problem, MultiLabel)
+    if not several:
+        answered, right = (np.eye(outputs.shape[1], dtype=int)[numbers] for numbers in (answered, labels))
+    wrong = (answered != right) & (several | (answered == 1))
+    return np.where(wrong, np.where(answered == 1, outputs, 1 - outputs), -1.0).max(axis=1, initial=-1.0)
+
+
+def write_errors(folder: Path, predictions: Mapping[str, Prediction], beginnings: Mapping[str, Sequence[str]]) -> None:
+    """Write the most confident errors of these splits, beside those of others that are there."""
+    errors = {name: item.errors(beginnings[name]) for name, item in predictions.items() if beginnings.get(name)}
+    if errors:
+        write_json(folder / ERRORS, (readable_object(folder / ERRORS) or {}) | errors)
 
 
 def _taken(values: Any, order: Sequence[int]) -> Any:
@@ -145,27 +174,34 @@ class Fitted:
         scaling: of the probabilities; None where the recipe asks for none.
         decision: what is answered for the probabilities as they are answered, so with the scaling.
         unscaled: what is answered for them without the scaling.
+        targets: the scale of numbers, with the error of the predictions where the recipe asks for it.
     """
 
     scaling: Scaling | None = None
     decision: Decision | None = None
     unscaled: Decision | None = None
+    targets: TargetScale | None = None
 
     def problem(self, problem: Problem, *, scaled: bool = True) -> Problem:
         """Return a problem whose answers are decided so."""
+        if isinstance(problem, Regression):
+            return replace(problem, targets=self.targets or problem.targets)
         decision = self.decision if scaled or self.scaling is None else self.unscaled
         return replace(problem, decision=decision) if isinstance(problem, TextProblem) else problem
 
     def to_dict(self) -> JsonObject:
         """Return what a card says of it."""
-        values = {"scaling": self.scaling, "decision": self.decision}
+        values = {"scaling": self.scaling, "decision": self.decision, "targets": self.targets}
         values |= {"unscaled_decision": self.unscaled} if self.scaling is not None else {}
         return {name: value.to_dict() for name, value in values.items() if value is not None}
 
 
 def fitted_on(kind: str | None, validation: Prediction) -> Fitted:
-    """Return the scaling of the probabilities that the recipe asks for, if any, and what is answered for them."""
+    """Return the calibration that the recipe asks for, if any, and what is answered for the probabilities."""
     problem, labels = validation.problem, validation.labels
+    if isinstance(problem, Regression):
+        targets = problem.targets
+        return Fitted(targets=targets if kind is None else targets.with_error(validation.outputs, labels))
     unscaled = _decision(problem.decided_on(validation.outputs, labels))
     if kind is None:
         return Fitted(None, unscaled, unscaled)
@@ -192,6 +228,8 @@ def measures(predictions: Mapping[str, Prediction], fitted: Fitted) -> JsonObjec
     scaling, given = fitted.scaling, predictions
     predictions = {name: prediction.deciding(fitted) for name, prediction in given.items()}
     values: JsonObject = {name: prediction.metrics() for name, prediction in predictions.items()}
+    if fitted.targets is not None:
+        values["targets"] = fitted.targets.to_dict()
     if fitted.unscaled is not None:
         values["decision"] = fitted.unscaled.to_dict()
     for name, prediction in predictions.items():
@@ -203,8 +241,10 @@ def measures(predictions: Mapping[str, Prediction], fitted: Fitted) -> JsonObjec
     return values
 
 
-def save_model(prepared: Prepared, record: RunRecord, recipe: Recipe, fitted: Fitted | None = None) -> None:
-    """Save the adapter (or the fully tuned model) with its tokenizer and a card for `foretoken predict`."""
+def save_model(
+    prepared: Prepared, record: RunRecord, recipe: Recipe, validation: Prediction, fitted: Fitted | None = None
+) -> None:
+    """Save the adapter (or the fully tuned model) with its tokenizer and what `foretoken predict` reads."""
     is_adapter, base = isinstance(prepared.model, PeftModel), prepared.base_model
     known = of_base(prepared.fingerprint) if is_adapter else None
     card = card_values(
@@ -217,7 +257,7 @@ def save_model(prepared: Prepared, record: RunRecord, recipe: Recipe, fitted: Fi
         fingerprint=known,
     )
     folder = record.folder / SAVED[not is_adapter]
-    with saved(folder, card) as temporary, quiet_transformers(), rows_alone(prepared.model):
+    with saved(folder, card, validation) as temporary, quiet_transformers(), rows_alone(prepared.model):
         prepared.model.save_pretrained(str(temporary))
         if is_adapter:  # peft has where the model was loaded from
             config = temporary / CONFIG
@@ -226,7 +266,7 @@ def save_model(prepared: Prepared, record: RunRecord, recipe: Recipe, fitted: Fi
 
 
 @contextmanager
-def saved(folder: Path, card: JsonObject) -> Iterator[Path]:
+def saved(folder: Path, card: JsonObject, validation: Prediction) -> Iterator[Path]:
     """Give a folder to write a trained model into, which takes its place in the run's when the block is over.
 
     Where a killed run had saved one already, what its user has put beside the files is taken along.
@@ -234,6 +274,8 @@ def saved(folder: Path, card: JsonObject) -> Iterator[Path]:
     with atomic_directory(folder) as temporary:
         yield temporary
         write_json(temporary / CARD, card)
+        if isinstance(validation.problem, TextProblem):
+            write_predictions(temporary / VALIDATION, {"validation": validation})
         for path in folder.rglob("*"):
             place = temporary / path.relative_to(folder)
             if not path.is_dir() and not place.exists():

@@ -12,7 +12,7 @@ from pathlib import Path
 import torch
 from transformers import TrainerCallback, TrainerState
 
-from foretoken.data.load import Loaded
+from foretoken.data.load import Loaded, load_data
 from foretoken.errors import ConfigError
 from foretoken.files import JsonObject, check_writable
 from foretoken.processes import is_main_process, num_processes
@@ -39,6 +39,7 @@ from foretoken.training.run.record import (
     RATE_SEARCH,
     HistoryCallback,
     RunRecord,
+    data_as_begun,
     differing_keys,
     history,
     recipe_to_json,
@@ -53,6 +54,7 @@ from foretoken.training.run.results import (
     predict_split,
     save_model,
     timings,
+    write_errors,
     write_predictions,
 )
 from foretoken.training.run.state import Finished, Fresh, Resume, state_of
@@ -151,6 +153,7 @@ def _prepared(
     """Return the recipe with what it left open, and what a run needs; one that goes on, as it began."""
     if isinstance(state, Resume):
         recipe = as_begun(recipe, state.record["recipe"])
+        data = data or load_data(data_as_begun(recipe.data, state.record))
     prepared = prepare(recipe, data)
     recipe = replace(recipe, head=prepared.head)
     if prepared.precision is not None:
@@ -199,9 +202,10 @@ def _train(
                 predictions = {name: predict_split(trainer, prepared.tables[name]) for name in measured}
             fitted = fitted_on(recipe.calibration, predictions["validation"])
             if is_main_process():
-                save_model(prepared, record, recipe, fitted)
                 decided = {name: prediction.deciding(fitted) for name, prediction in predictions.items()}
+                save_model(prepared, record, recipe, decided["validation"], fitted)
                 write_predictions(recipe.run_folder / PREDICTIONS, decided)
+                write_errors(recipe.run_folder, decided, prepared.beginnings)
             record.update(**_outcome(recipe, trainer, predictions, fitted), memory=memory.measured())
             if is_main_process():
                 write_model_card(recipe.run_folder, record.values)

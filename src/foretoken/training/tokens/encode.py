@@ -317,9 +317,9 @@ def padded(rows: Sequence[Sequence[int]], fill: int) -> torch.Tensor:
 
 
 def label_tensor(rows: Sequence[TableRow]) -> torch.Tensor:
-    """Return the labels of rows: class numbers, or floats for regression."""
-    values = [row["labels"] for row in rows]
-    return torch.tensor(values, dtype=torch.float32 if isinstance(values[0], float) else torch.long)
+    """Return the labels of rows: class numbers, or floats, one or several, for regression."""
+    labels = torch.tensor([row["labels"] for row in rows])
+    return labels.float() if labels.is_floating_point() else labels
 
 
 def _batches(texts: Sequence[str], pairs: Sequence[str] | None = None) -> Iterator[slice]:

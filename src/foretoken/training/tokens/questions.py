@@ -11,7 +11,7 @@ from typing import Any, TypeAlias
 from foretoken.data.plain_table import Table
 from foretoken.errors import BackboneError, ConfigError, DataError
 from foretoken.training.tokens.encode import EncodeSettings, TokenColumns, Truncation, count_lengths
-from foretoken.training.tokens.texts import special_frame, with_offsets
+from foretoken.training.tokens.texts import check_offsets, special_frame, with_offsets
 from foretoken.training.tokens.windows import Windows
 
 log = logging.getLogger(__name__)
@@ -66,7 +66,7 @@ class _Reader:
     @classmethod
     def of(cls, settings: EncodeSettings, overlap: int | None) -> _Reader:
         """Return what reads for a model, with the special tokens that its tokenizer puts around a pair of texts."""
-        with_offsets("a", settings)  # says what kind of tokenizer it takes
+        check_offsets(settings)
         whole = settings.tokenizer("a", "a", verbose=False)
         ids, owners = list(whole["input_ids"]), whole.sequence_ids(0)
         first, second = owners.index(0), owners.index(1)

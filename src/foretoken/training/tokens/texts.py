@@ -97,15 +97,20 @@ def with_offsets(text: str, settings: EncodeSettings) -> tuple[list[int], list[t
     Raises:
         BackboneError: the tokenizer does not tell where its tokens are, or makes tokens without an embedding.
     """
+    check_offsets(settings)
+    given = {"add_special_tokens": False, "return_attention_mask": False, "verbose": False}
+    found = settings.tokenizer(text, return_offsets_mapping=True, **given)
+    refuse_without_embedding([found["input_ids"]], settings.rules)
+    return list(found["input_ids"]), list(found["offset_mapping"])
+
+
+def check_offsets(settings: EncodeSettings) -> None:
+    """Raise a BackboneError where the tokenizer does not tell where its tokens are."""
     if not settings.tokenizer.is_fast:
         raise BackboneError(
             f"{type(settings.tokenizer).__name__} does not tell where its tokens are in a text, by which words and "
             "answers are found; take a model with a fast tokenizer (one with a tokenizer.json)"
         )
-    given = {"add_special_tokens": False, "return_attention_mask": False, "verbose": False}
-    found = settings.tokenizer(text, return_offsets_mapping=True, **given)
-    refuse_without_embedding([found["input_ids"]], settings.rules)
-    return list(found["input_ids"]), list(found["offset_mapping"])
 
 
 def special_frame(settings: EncodeSettings, text: str) -> tuple[list[int], list[int]]:

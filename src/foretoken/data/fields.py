@@ -1,0 +1,128 @@
+"""The fields of a row: nested ones by dotted names, and the texts of several as one."""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass
+from datetime import date, time
+from decimal import Decimal
+from typing import Any
+
+from foretoken.errors import ConfigError, DataError, quoted
+
+ABSENT = object()
+_PIECE = re.compile(r"(?P<sign>\{\{|\}\}|\\[nt\\])|\{(?P<column>[^{}]+)\}|(?P<stray>[{}])")
+_SIGNS = {"{{": "{", "}}": "}", r"\n": "\n", r"\t": "\t", "\\\\": "\\"}
+
+
+class MayLack(str):
+    """The name of a column that is read where it is."""
+
+    __slots__ = ()
+
+
+def at(values: object, name: str) -> Any:
+    """Return a field of a row, or of what it holds; ABSENT where there is none. A name that is there as it is wins.
+
+    >>> row = {"article": {"body": "a", "authors": ["b", "c"]}, "article.title": "d"}
+    >>> at(row, "article.body"), at(row, "article.authors.1"), at(row, "article.title"), at(row, "body") is ABSENT
+    ('a', 'c', 'd', True)
+    """
+    if values is None:
+        return None
+    if isinstance(values, list | tuple):
+        values = {str(place): value for place, value in enumerate(values)}
+    if not isinstance(values, Mapping):
+        return ABSENT
+    if name in values:
+        return values[name]
+    heads = (head for head in beginnings(name) if head in values)
+    return next((value for head in heads if (value := at(values[head], name[len(head) + 1 :])) is not ABSENT), ABSENT)
+
+
+def beginnings(name: str) -> list[str]:
+    """Return a name and what stands before each of its dots, the longest first: one of them is the column of a field.
+
+    >>> beginnings("article.body.text")
+    ['article.body.text', 'article.body', 'article']
+    """
+    return [name, *(name[: dot.start()] for dot in reversed([*re.finditer(r"\.", name)]))]
+
+
+def read_names(names: Iterable[str], fields: Iterable[str]) -> list[str]:
+    """Return those columns of a table that fields are read from."""
+    columns = {beginning for field in fields for beginning in beginnings(field)}
+    return [name for name in names if name in columns]
+
+
+def as_text(where: str, value: object, name: str) -> str:
+    """Return what a field holds as text: numbers, dates and booleans as they are written; nothing is an empty text.
+
+    >>> as_text("x.jsonl:1", 2.0, "stars"), as_text("x.jsonl:1", True, "verified"), as_text("x.jsonl:1", None, "title")
+    ('2.0', 'true', '')
+
+    Raises:
+        DataError: it is a list, a group of fields or no text at all.
+    """
+    if value is None or value is ABSENT or value != value:
+        return ""
+    if isinstance(value, bool):
+        return json.dumps(value)
+    if isinstance(value, str | int | float | Decimal | date | time):
+        return str(value)
+    inside = [*value] if isinstance(value, Mapping) else ["0"] if isinstance(value, list | tuple) else []
+    remedy = f"; name a field of it, as in {name}.{inside[0]}" if inside else ""
+    raise DataError(
+        f"{where}: column {name!r} holds {type(value).__name__}, expected a text, number, date or boolean{remedy}"
+    )
+
+
+@dataclass(frozen=True)
+class Template:
+    r"""How the text of a document is made of several columns.
+
+    ``{title}`` stands for what the column holds, ``{title?}`` for that of a column that may be empty or missing. Braces
+    are doubled where they are characters of the text, as in ``str.format``. ``\n`` is a new line, ``\t`` a tab and
+    ``\\`` a backslash, as shells and YAML hand them over.
+
+    Attributes:
+        pieces: characters of the text, and the column that follows them, if any.
+
+    >>> template = Template.read(r"{title?}\n{{{body}}}")
+    >>> template.columns, template.filled({"title": "A", "body": "b"}.__getitem__)
+    (('title', 'body'), 'A\n{b}')
+    """
+
+    pieces: tuple[tuple[str, str | None], ...]
+
+    @classmethod
+    def read(cls, text: str) -> Template:
+        """Return the template that a text is; ConfigError where a brace stands alone, or no column is named."""
+        pieces: list[tuple[str, str | None]] = []
+        place = 0
+        for match in _PIECE.finditer(text):
+            before, column, place = text[place : match.start()], match["column"], match.end()
+            if match["stray"] or (column is not None and not column.removesuffix("?").strip()):
+                raise ConfigError(
+                    f"got {quoted(text)}, where {match[0]!r} at character {match.start() + 1} names no column; write "
+                    "{NAME}, and {{ or }} for a brace of the text"
+                )
+            if column is None:
+                pieces.append((before + _SIGNS[match[0]], None))
+            else:
+                pieces.append((before, MayLack(column[:-1]) if column.endswith("?") else column))
+        template = cls((*pieces, (text[place:], None)))
+        if not template.columns:
+            raise ConfigError(f"got {quoted(text)}, which names no column; write it in braces, as in {{title}}")
+        return template
+
+    @property
+    def columns(self) -> tuple[str, ...]:
+        """The columns that it names, those that may be empty or missing as :class:`MayLack`."""
+        return tuple(dict.fromkeys(column for _, column in self.pieces if column is not None))
+
+    def filled(self, text_of: Callable[[str], str]) -> str:
+        """Return the text with those of the columns in their places."""
+        return "".join(before + (text_of(column) if column else "") for before, column in self.pieces)

@@ -1,0 +1,193 @@
+"""What each token of a row adds to an output: integrated gradients by captum, and the weights of a trained pool.
+
+Shapes: B rows, N tokens, D model width, C outputs.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from functools import partial
+from typing import Any, Literal, TypeAlias
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor, nn
+
+from foretoken.backbones.pooling import ATTENTION, POOLING, token_weights
+from foretoken.errors import BackboneError, ConfigError
+from foretoken.extras import missing
+from foretoken.inference.predictor import Predictor
+from foretoken.training.tokens.encode import PaddingCollator, TokenRow
+from foretoken.tuner.dimensions import body_of, embedding_of, inner_of
+
+log = logging.getLogger(__name__)
+Scores: TypeAlias = NDArray[np.float64]
+TOLERANCE = 0.01  # of the sum of the scores' sizes, that the scores may leave unexplained
+_FEWEST_STEPS = 16
+
+
+@dataclass(frozen=True, kw_only=True)
+class ExplainOptions:
+    """What is explained, how, and what it may cost.
+
+    Attributes:
+        label: in the place of the answer.
+        by: what is scored: words, or passages; None: words of short documents, passages of others.
+        top: how many of them are told, those with the largest scores.
+        tokens_per_batch: of one forward and backward pass; a row of more is a pass of its own.
+        most_steps: points on the path between a document and its baseline.
+        run: calls each pass.
+    """
+
+    label: str | None = None
+    by: Literal["words", "passages"] | None = None
+    top: int = 10
+    tokens_per_batch: int = 4096
+    most_steps: int = 256
+    run: Callable[[Callable[[], Any]], Any] = lambda function: function()
+
+
+@dataclass
+class LookedUp:
+    """The embeddings of a row's tokens, wherever a model looks them up.
+
+    Attributes:
+        ids: of the row (1, N).
+        values: (B, N, D) in the place of those of the pass to come; None for the model's own.
+        table: the module that has looked them up.
+    """
+
+    ids: Tensor
+    values: Tensor | None = None
+    table: nn.Module | None = None
+
+    def after(self, table: nn.Module, args: tuple[Tensor, ...], output: Tensor) -> Tensor:
+        """Put the values in their place; the decoder of an encoder-decoder reads the text moved by one token."""
+        ids, length = args[0], self.ids.shape[1]
+        for moved in (0, 1):
+            if ids.dim() == 2 and torch.equal(ids[0, moved:length], self.ids[0, : length - moved]):
+                self.table = self.table or table
+                if self.values is not None:
+                    return torch.cat([output[:, :moved], self.values[:, : length - moved], output[:, length:]], dim=1)
+        return output
+
+
+@contextmanager
+def looked_up(model: nn.Module, ids: Tensor) -> Iterator[LookedUp]:
+    """Yield the embeddings that a model looks up of a row (1, N), before any other hook sees them.
+
+    The token ids stay, for all else that a model finds by them: positions, the end of a text, a method's own rows.
+    """
+    weight, found = embedding_of(inner_of(model)).weight, LookedUp(ids)
+    tables = [module for module in model.modules() if isinstance(module, nn.Embedding) and module.weight is weight]
+    handles = [table.register_forward_hook(found.after, prepend=True) for table in tables]
+    try:
+        yield found
+    finally:
+        for handle in handles:
+            handle.remove()
+
+
+def integrated_gradients(
+    predictor: Predictor, row: TokenRow, target: int, is_text: Sequence[bool], options: ExplainOptions
+) -> tuple[Scores, float]:
+    """Return what each token of a row adds to a logit (N,), and what their sum leaves unexplained.
+
+    The baseline is the row with the mask token in the place of every token of the text; where there is none, or its
+    embedding is 0, the padding token, or the end token. The scores add up to the difference between the two logits;
+    there are more steps until they do.
+
+    Raises:
+        ConfigError: captum is not installed.
+        BackboneError: the model's token embeddings were not found.
+    """
+    inputs = _inputs(predictor, [row])
+    with looked_up(predictor.model, inputs["input_ids"]) as embeddings:
+
+        def logit(values: Tensor | None) -> Tensor:
+            embeddings.values, count = values, 1 if values is None else len(values)
+            batch = {name: tensor.expand(count, -1).contiguous() for name, tensor in inputs.items()}
+            return predictor.model(**batch).logits[:, target]
+
+        @torch.no_grad()
+        def ends() -> tuple[Tensor, Tensor, float]:
+            known = logit(None)
+            values, baseline = _ends(predictor, embeddings, is_text)
+            return values, baseline, float(known) - float(logit(baseline))
+
+        values, baseline, difference = options.run(ends)
+        method, steps = _method(logit, options), _FEWEST_STEPS
+        size = max(1, options.tokens_per_batch // values.shape[1])
+        while True:
+            found = method.attribute(values, baselines=baseline, n_steps=steps, internal_batch_size=size)
+            scores = found.sum(dim=-1)[0].double().cpu().numpy()
+            delta, allowed = difference - float(scores.sum()), TOLERANCE * float(np.abs(scores).sum())
+            if abs(delta) <= allowed or 2 * steps > options.most_steps:
+                break
+            steps *= 2
+    if abs(delta) > allowed:
+        log.warning("the scores of a document leave %.3g of its logit unexplained; take them as rough", delta)
+    return scores, delta
+
+
+def _ends(predictor: Predictor, embeddings: LookedUp, is_text: Sequence[bool]) -> tuple[Tensor, Tensor]:
+    """Return the embeddings of a row, and those of its baseline."""
+    if (table := embeddings.table) is None:
+        kind = type(inner_of(predictor.model)).__name__
+        raise BackboneError(f"{kind}: its token embeddings were not found, so its answers cannot be explained")
+    ids, tokenizer = embeddings.ids, predictor.tokenizer
+    hides = torch.tensor([list(is_text)], device=ids.device)
+    for blank in (tokenizer.mask_token_id, tokenizer.pad_token_id, tokenizer.eos_token_id):
+        if blank is not None:
+            baseline = table(torch.where(hides, blank, ids))
+            if bool(baseline[hides].any()):  # all multiples of an embedding are one to a norm: none starts at 0
+                break
+    return table(ids), baseline
+
+
+def _method(logit: Callable[[Tensor], Tensor], options: ExplainOptions) -> Any:
+    """Return captum's integrated gradients, each pass called as the options say."""
+    try:
+        from captum.attr import IntegratedGradients
+    except ModuleNotFoundError as error:
+        raise ConfigError(missing("explaining a model's answers", "captum", "explain")) from error
+    method = IntegratedGradients(logit)
+    one_pass = method.gradient_func
+    method.gradient_func = lambda **inputs: options.run(partial(one_pass, **inputs))
+    return method
+
+
+def pooling_weights(predictor: Predictor, row: TokenRow, options: ExplainOptions) -> Scores | None:
+    """Return the weights (N,) by which a head pools the tokens of a row, 1 in all; None where none are trained."""
+    body, seen = body_of(inner_of(predictor.model)), list[Tensor]()
+    pooling = POOLING.get(body)
+    if pooling is None or pooling.pool != "attention":
+        return None
+    handle = body.get_submodule(ATTENTION).register_forward_hook(lambda module, args, scores: seen.append(scores))
+    try:
+        output_logits(predictor, [row], options)
+    finally:
+        handle.remove()
+    weights = token_weights(seen[0], torch.ones_like(seen[0][..., 0], dtype=torch.bool))
+    return weights[0, :, 0].double().cpu().numpy()
+
+
+def output_logits(predictor: Predictor, rows: Sequence[TokenRow], options: ExplainOptions) -> Scores:
+    """Return the logits (B, C) of rows, each for itself."""
+    size = max(1, options.tokens_per_batch // max(len(row["input_ids"]) for row in rows))
+
+    @torch.no_grad()
+    def of(some: Sequence[TokenRow]) -> Scores:
+        return predictor.model(**_inputs(predictor, some)).logits.double().cpu().numpy()
+
+    return np.concatenate([options.run(partial(of, rows[at : at + size])) for at in range(0, len(rows), size)])
+
+
+def _inputs(predictor: Predictor, rows: Sequence[TokenRow]) -> dict[str, Tensor]:
+    batch = PaddingCollator(int(predictor.tokenizer.pad_token_id))(rows)
+    device = next(predictor.model.parameters()).device
+    return {name: tensor.to(device) for name, tensor in batch.items()}

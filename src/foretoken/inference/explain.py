@@ -1,0 +1,269 @@
+"""Which words, passages and chunks of a document an answer rests on: one function for each kind of evidence."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Literal, TypeAlias
+
+import numpy as np
+
+from foretoken.data.plain_table import PlainTable, Table
+from foretoken.data.readers.rows import BadRows
+from foretoken.errors import ConfigError, no_such
+from foretoken.files import PathLike
+from foretoken.inference.any_predictor import AnyPredictor, BaselinePredictor, answer_rows, load_predictor
+from foretoken.inference.attributions import (
+    ExplainOptions,
+    Scores,
+    integrated_gradients,
+    output_logits,
+    pooling_weights,
+)
+from foretoken.inference.passages import Scored, passages_of, words_of
+from foretoken.inference.predictor import Predictor, refuse_unusable_texts
+from foretoken.training.problems.base import Problem
+from foretoken.training.problems.classification import TextProblem
+from foretoken.training.recipe.recipe import ChunkOptions
+from foretoken.training.tokens.places import SPECIAL, PlacedTokens, Span, place_tokens
+
+Answer: TypeAlias = dict[str, Any]
+Target: TypeAlias = tuple[str | None, int]  # an output's label, if it has one, and its number
+GRADIENTS, POOLING_WEIGHTS, TERM_WEIGHTS = "gradients", "pooling weights", "term weights"
+FEW = 128  # tokens of a document whose words are scored where nobody says
+CHUNKS = 8  # of a document, whose tokens are scored by gradients: those that add most to the logit, or take most
+
+
+@dataclass(frozen=True)
+class Evidence:
+    """What a document's tokens add to one output.
+
+    Attributes:
+        kind: what the scores are.
+        tokens: the pieces of the document that have a score.
+        label: of the output; None where the scores are of no label.
+        delta: what the scores leave unexplained of the logit; None where that cannot be.
+        chunks: what the document's chunks add, where it is read in several.
+    """
+
+    kind: str
+    tokens: list[Scored]
+    label: str | None = None
+    delta: float | None = None
+    chunks: Sequence[Scored] = ()
+
+
+def explain(
+    source: PathLike,
+    texts: Sequence[str],
+    *,
+    label: str | None = None,
+    by: Literal["words", "passages"] | None = None,
+    top: int = 10,
+    base_model: str | None = None,
+    accept_changed: bool = False,
+) -> list[Answer]:
+    """Return the answer to each text, with the words or passages that it rests on as ``evidence``.
+
+    Every piece of evidence has ``start``, ``end`` and ``text``, and a ``score``: what it adds to the answer's logit, or
+    the weight by which a head with ``pool: attention`` reads it; ``by`` says which of them. Those with the largest
+    scores come first.
+
+    Args:
+        source: a run, adapter or model folder, or its name on the hub: of classification or regression.
+        texts: what is answered and explained.
+        label: explain this one, whatever the answer is.
+        by: ``words`` or ``passages``; None: words of up to 128 tokens, passages of longer texts.
+        top: how many pieces of evidence a text has at most.
+        base_model: where the pretrained model of an adapter is, in place of what its folder says.
+        accept_changed: load an adapter though its pretrained model is not the one that it was trained on.
+
+    Raises:
+        AdapterError: the folder holds none of them, or its files are damaged.
+        ConfigError: it does something else, has no such label, or captum is not installed.
+        DataError: a text is empty, or there is none.
+
+    >>> explain("runs/mail", ["see you at lunch", " "])
+    Traceback (most recent call last):
+    ...
+    foretoken.errors.DataError: document 2 of 2 is empty; expected some text
+    """
+    refuse_unusable_texts(texts)
+    predictor = load_predictor(Path(source), base_model=base_model, accept_changed=accept_changed)
+    predictor.problem.check_texts()
+    table = PlainTable({"id": [str(number) for number in range(1, len(texts) + 1)], "text": list(texts)})
+    options = ExplainOptions(label=label, by=by, top=top)
+    return [answer for answer, _ in explain_rows(predictor, table, BadRows(), options)]
+
+
+def explain_rows(
+    predictor: AnyPredictor, table: Table, bad_rows: BadRows, options: ExplainOptions, **settings: Any
+) -> Iterator[tuple[Answer, str]]:
+    """Yield the answer to every row of a source, in order, with its evidence, and the text.
+
+    One that is not usable has its ``error``.
+
+    Args:
+        predictor: what predicts.
+        table: the rows that are usable.
+        bad_rows: those of the source that are not.
+        options: what is explained.
+        settings: those of :func:`~foretoken.inference.any_predictor.predict_table`.
+    """
+    check_explainable(predictor, options.label)
+    unusable = {row.number for row in bad_rows.rows}
+    pairs = table["text_pair"] if "text_pair" in table.column_names else [None] * len(table["text"])
+    texts = iter(zip(table["text"], pairs, strict=True))
+    for number, answer in enumerate(answer_rows(predictor, table, bad_rows, **settings)):
+        text, pair = ("", None) if number in unusable else next(texts)
+        more = {} if "error" in answer else explain_answer(predictor, answer, text, pair, options)
+        yield answer | more, text
+
+
+def check_explainable(predictor: AnyPredictor, label: str | None) -> None:
+    """Raise a ConfigError where answers cannot be explained, or there is no such label."""
+    problem = predictor.problem
+    if not isinstance(problem, TextProblem):
+        raise ConfigError(
+            f"answers are explained of classification and regression of texts, and this predicts {problem.name}; "
+            "take `predict`"
+        )
+    if isinstance(predictor, Predictor) and predictor.precision != "fp32":
+        raise ConfigError(f"answers are explained in fp32, got precision {predictor.precision}; leave it out")
+    if label is not None and label not in problem.labels:
+        what = no_such("label", label, problem.labels) if problem.labels else "a number has none; leave it out"
+        raise ConfigError(f"label: {what}")
+
+
+def explain_answer(
+    predictor: AnyPredictor, answer: Answer, text: str, pair: str | None, options: ExplainOptions
+) -> Answer:
+    """Return ``by``, ``evidence``, and where there are any ``chunks`` and the gradients' ``delta``, of an answer."""
+    texts = [text] if pair is None else [text, pair]
+    targets = _targets(predictor.problem, answer, options.label)
+    kind = GRADIENTS  # where no label is answered
+    if isinstance(predictor, BaselinePredictor):
+        kind, found = TERM_WEIGHTS, [term_evidence(predictor, texts, *target) for target in targets]
+    else:
+        found = model_evidence(predictor, place_tokens(text, pair, predictor.settings), targets, options)
+    told: Answer = {"by": found[0].kind if found else kind, "evidence": []}
+    for item in found:
+        words = words_of(item.tokens, texts)
+        pieces = passages_of(words, texts) if _by_passages(len(item.tokens), options) else words
+        told["evidence"] += _told(pieces, texts, item.label, options.top)
+        if item.chunks:
+            told.setdefault("chunks", []).extend(_told(item.chunks, texts, item.label, options.top))
+        if item.delta is not None:
+            told["delta"] = max(told.get("delta", 0.0), item.delta, key=abs)
+    return told
+
+
+def model_evidence(
+    predictor: Predictor, placed: PlacedTokens, targets: Sequence[Target], options: ExplainOptions
+) -> list[Evidence]:
+    """Return what a document's tokens add to some outputs of a model: the weights of its pool, or gradients.
+
+    The weights are of no label, so gradients are taken where one is asked for.
+    """
+    logits = output_logits(predictor, placed.rows, options)
+    weights = chunk_weights(logits, predictor.chunks)
+    shares = weights * logits
+    if targets and options.label is None and _by_passages(len(placed.spans), options):
+        first = targets[0][1]
+        scores = by_pooling(predictor, placed, weights[:, first], options)
+        if scores:
+            return [Evidence(POOLING_WEIGHTS, _scored(placed, scores), chunks=_chunks(placed, shares[:, first]))]
+    found = []
+    for label, target in targets:
+        scores, delta = by_gradients(predictor, placed, (weights[:, target], target), shares[:, target], options)
+        found.append(Evidence(GRADIENTS, _scored(placed, scores), label, delta, _chunks(placed, shares[:, target])))
+    return found
+
+
+def by_pooling(predictor: Predictor, placed: PlacedTokens, weights: Scores, options: ExplainOptions) -> list[Scores]:
+    """Return the weights by which the head pools the tokens of each row, times the row's; none where it has none."""
+    pooled = [pooling_weights(predictor, row, options) for row in placed.rows]
+    return [weight * scores for weight, scores in zip(weights, pooled, strict=True) if scores is not None]
+
+
+def by_gradients(
+    predictor: Predictor, placed: PlacedTokens, output: tuple[Scores, int], shares: Scores, options: ExplainOptions
+) -> tuple[list[Scores], float]:
+    """Return integrated gradients of a document's logit, for the tokens of each row, and what they leave unexplained.
+
+    Args:
+        predictor: what predicts.
+        placed: the document.
+        output: the weights of the rows' logits in the document's (S,), and the number of the output.
+        shares: the weights times the logits (S,): the rows with the largest ones are looked at, the others are 0.
+        options: what it may cost.
+    """
+    (weights, target), delta = output, 0.0
+    scores = [np.zeros(len(places)) for places in placed.places]
+    for number in np.argsort(-np.abs(shares), kind="stable")[:CHUNKS]:
+        if weights[number]:
+            is_text = [place != SPECIAL for place in placed.places[number]]
+            found, rest = integrated_gradients(predictor, placed.rows[number], target, is_text, options)
+            scores[number] = weights[number] * found
+            delta += weights[number] * rest
+    return scores, delta
+
+
+def chunk_weights(logits: Scores, chunks: ChunkOptions | None) -> Scores:
+    """Return the weights (S, C) by which a document's logits are pooled of those (S, C) of its chunks.
+
+    >>> chunk_weights(np.array([[1.0, 5.0], [3.0, 2.0]]), ChunkOptions(pool="max")).tolist()
+    [[0.0, 1.0], [1.0, 0.0]]
+    """
+    if chunks is None or chunks.pool == "mean":
+        return np.full(logits.shape, 1 / len(logits))
+    return np.eye(len(logits))[:, logits.argmax(axis=0)]
+
+
+def term_evidence(predictor: BaselinePredictor, texts: Sequence[str], label: str | None, target: int) -> Evidence:
+    """Return what each word adds to a logit of the tf-idf baseline: exactly weight x value of its terms."""
+    tokens = [Scored(Span(*place), score) for place, score in predictor.baseline.contributions(texts, target)]
+    return Evidence(TERM_WEIGHTS, tokens, label)
+
+
+def _by_passages(tokens: int, options: ExplainOptions) -> bool:
+    return tokens > FEW if options.by is None else options.by == "passages"
+
+
+def _scored(placed: PlacedTokens, scores: Sequence[Scores]) -> list[Scored]:
+    """Return the tokens of the text with their scores, given those of all rows; a token in two rows has both."""
+    total = np.zeros(len(placed.spans) + 1)  # the last one is of all special tokens
+    for row, places in zip(scores, placed.places, strict=True):
+        np.add.at(total, places, row)
+    return [Scored(span, score) for span, score in zip(placed.spans, total.tolist(), strict=False)]
+
+
+def _chunks(placed: PlacedTokens, shares: Scores) -> list[Scored]:
+    """Return the chunks of a document that is read in several, with their shares of its logit."""
+    if len(placed.rows) == 1:
+        return []
+    ends = [[placed.spans[place] for place in places if place != SPECIAL] for places in placed.places]
+    return [
+        Scored(Span(spans[0].start, spans[-1].end), share) for spans, share in zip(ends, shares.tolist(), strict=True)
+    ]
+
+
+def _targets(problem: Problem, answer: Answer, label: str | None) -> list[Target]:
+    """Return label and number of the outputs that are explained."""
+    if not problem.labels:
+        return [(None, 0)]
+    names = [label] if label is not None else answer["labels"] if "labels" in answer else [answer["label"]]
+    return [(name, problem.labels.index(name)) for name in names]
+
+
+def _told(pieces: Sequence[Scored], texts: Sequence[str], label: str | None, top: int) -> list[Answer]:
+    """Return the pieces with the largest scores, the largest one first."""
+    chosen = sorted(filter(lambda piece: piece.score, pieces), key=lambda piece: -abs(piece.score))[:top]
+    more = {} if label is None else {"label": label}
+    told = []
+    for piece in chosen:
+        start, end, side = piece.span.start, piece.span.end, piece.span.side
+        item = {"start": start, "end": end, "text": texts[side][start:end], "score": round(piece.score, 6)} | more
+        told.append(item | {"of": "text_pair"} if side else item)
+    return told

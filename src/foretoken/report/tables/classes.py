@@ -1,0 +1,111 @@
+"""What is found and what is mistaken: each class of a task, and errors worth reading."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from foretoken.errors import DataError, cut
+from foretoken.metrics.classification import ClassScores, best_and_worst, class_scores, confusion
+from foretoken.report.render.table import Cell, Table, words
+from foretoken.report.runs.groups import TEST, VALIDATION, Group, Results, best_by_validation
+from foretoken.report.runs.reading import read_json
+from foretoken.report.scores import printed
+from foretoken.training.run.folder import ERRORS
+
+_LONGEST = 300  # characters of a document
+
+
+class Answers(NamedTuple):
+    """The right and the given answers of the best method of a task by validation, those of all its seeds together."""
+
+    group: Group
+    split: str
+    labels: list[Any]
+    predictions: list[Any]
+
+    @property
+    def classes(self) -> list[str]:
+        """The classes in order."""
+        return self.group.first.classes
+
+    def scores(self) -> list[ClassScores]:
+        """Return how well each class is found; none where the predictions are not of this kind of task."""
+        try:
+            return class_scores(self.group.first.problem, self.labels, self.predictions, self.classes)
+        except (TypeError, ValueError, AttributeError):
+            return []
+
+    def confusion(self) -> np.ndarray | None:
+        """Return how many documents of each class are answered with each; None for other problems."""
+        names = self.classes
+        counts = confusion(self.group.first.problem, self.labels, self.predictions, names) if self.scores() else None
+        return None if counts is None or len(names) < 2 else np.array(counts)
+
+
+def answers_of(results: Results, task: str) -> Answers | None:
+    """Return the answers of a task's best method; None where its predictions cannot be read."""
+    group = best_by_validation(results.of_task(task))
+    tables = []
+    for run in group.runs:
+        try:
+            tables.append(run.predictions().select(["split", "label", "prediction"]).to_pydict())
+        except (DataError, KeyError):
+            continue
+    split = TEST if any(TEST in table["split"] for table in tables) else VALIDATION
+    pairs = [
+        (label, prediction)
+        for table in tables
+        for of, label, prediction in zip(table["split"], table["label"], table["prediction"], strict=True)
+        if of == split
+    ]
+    return Answers(group, split, *map(list, zip(*pairs, strict=True))) if pairs else None
+
+
+def class_tables(results: Results, task: str) -> list[Table]:
+    """Return precision, recall and F1 of each class, and the surest errors; what there is of them."""
+    answers = answers_of(results, task)
+    if answers is None:
+        return []
+    scores = answers.scores()
+    return [*([_scores_table(results, task, answers, scores)] if scores else []), *_errors_table(task, answers)]
+
+
+def _scores_table(results: Results, task: str, answers: Answers, scores: Sequence[ClassScores]) -> Table:
+    chosen = best_and_worst(scores)
+    rows = tuple(
+        (Cell(row.name), *(Cell(printed("f1", value), value) for value in row[1:4]), _count(row.support))
+        for row in chosen
+    )
+    told = [f"{results.named(answers.group)}, the best by validation, on {answers.split}. Scores times 100."]
+    if len(chosen) < len(scores):
+        told.append(f"The {len(chosen)} of {len(scores)} with the highest and the lowest F1.")
+    if len(answers.group.runs) > 1:
+        told.append("Counts are of all seeds together.")
+    return Table(f"{task}: each class", ("Class", "Precision", "Recall", "F1", "Support"), rows, " ".join(told))
+
+
+def _count(number: int) -> Cell:
+    return Cell(f"{number:,}", float(number))
+
+
+def _errors_table(task: str, answers: Answers) -> list[Table]:
+    """Return the surest errors of the first seed, as the run has kept them."""
+    run = answers.group.first.parts[0]
+    try:
+        kept = read_json(run.folder / ERRORS)
+    except DataError:  # left out, or of a version before there were any
+        return []
+    errors = kept.get(answers.split) if isinstance(kept, dict) else None
+    rows = tuple(_error(error) for error in errors if isinstance(error, dict)) if isinstance(errors, list) else ()
+    caption = f"Wrong answers of {run.name} on {answers.split}, the surest first, with the beginning of the document."
+    header = ("Document", "Label", "Answer", "Probability", "Text")
+    return [Table(f"{task}: errors", header, rows, caption, names=5)] if rows else []
+
+
+def _error(error: dict[str, Any]) -> tuple[Cell, ...]:
+    said = [error.get(name) for name in ("id", "label", "prediction", "probability", "text")]
+    texts = (", ".join(map(str, value)) or "none" if isinstance(value, list) else value for value in said)
+    return tuple(words(*(cut(str(text), _LONGEST) for text in texts)))

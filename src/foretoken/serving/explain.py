@@ -1,0 +1,81 @@
+"""What answers rest on, for a server: gradients by a model of its own, pass by pass between the engine's batches."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+from threading import Lock
+from typing import Any, TypeVar
+
+from foretoken.data.plain_table import PlainTable
+from foretoken.errors import ConfigError
+from foretoken.inference.attributions import ExplainOptions
+from foretoken.inference.explain import explain_answer
+from foretoken.inference.predictor import Predictor, load_for_inference
+from foretoken.serving.adapters import Adapter
+from foretoken.serving.engine import Engine, told
+from foretoken.serving.errors import BusyError, TooLongError
+from foretoken.serving.tasks import Document, Prediction
+
+T = TypeVar("T")
+_TOKENS, _STEPS = 512, 64  # of one pass, unless a document has more; and of a document
+
+
+class Explainer:
+    """Explains one document at a time; others are refused meanwhile, and one that takes too long is given up.
+
+    A pass takes the engine's thread as a batch does, so batches wait for one pass at most.
+
+    Args:
+        most_tokens: of a document.
+    """
+
+    def __init__(self, most_tokens: int) -> None:
+        self.most_tokens = most_tokens
+        self._is_busy, self._last = Lock(), dict[str, Predictor]()
+
+    def explain(self, engine: Engine, adapter: Adapter, document: Document, answer: Prediction) -> dict[str, Any]:
+        """Return what an answer of the engine rests on.
+
+        Raises:
+            BusyError: another one is being explained, or this one takes longer than a request may wait.
+            ConfigError: token numbers were asked about.
+            TooLongError: the document has too many tokens.
+        """
+        if not isinstance(document.text, str):
+            raise ConfigError("explain: token numbers stand nowhere in a text; send texts")
+        if answer.tokens > self.most_tokens:
+            raise TooLongError(f"explain: the document has {answer.tokens:,} tokens; at most {self.most_tokens:,} are")
+        if not self._is_busy.acquire(blocking=False):
+            raise BusyError("another document is being explained; try again later", 1)
+        try:
+            options = ExplainOptions(tokens_per_batch=_TOKENS, most_steps=_STEPS, run=_by_turns(engine))
+            outputs = answer.probabilities
+            said = {} if outputs is None else adapter.problem.to_json(outputs[None], PlainTable({}))[0]
+            predictor = self._predictor(engine, adapter)
+            return explain_answer(predictor, said, document.text, document.pair, options)
+        except Exception as error:
+            raise told(error, "explaining") from error
+        finally:
+            self._is_busy.release()
+
+    def _predictor(self, engine: Engine, adapter: Adapter) -> Predictor:
+        """Return a model of the adapter's around the shared tensors; the last one is kept."""
+        base = engine.store.base
+        if adapter.key not in self._last:
+            with base.making:
+                self._last = {adapter.key: load_for_inference(adapter.folder, base=base)}
+        return self._last[adapter.key]
+
+
+def _by_turns(engine: Engine) -> Callable[[Callable[[], T]], T]:
+    """Return what calls functions on the engine's thread, until a request's time is over."""
+    seconds = engine.limits.seconds_waiting
+    ends = time.monotonic() + seconds
+
+    def run(function: Callable[[], T]) -> T:
+        if time.monotonic() > ends:
+            raise BusyError(f"explaining took more than {seconds:g} s; send a shorter document", 1)
+        return engine.call(function).result()
+
+    return run

@@ -1,0 +1,88 @@
+"""Where in a document the tokens stand that a model reads of it."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from foretoken.training.tokens.beginnings import beginnings
+from foretoken.training.tokens.chunks import spans
+from foretoken.training.tokens.encode import EncodeSettings, TokenRow, kept_places
+from foretoken.training.tokens.texts import check_offsets, encode_texts, special_frame, with_offsets
+
+SPECIAL = -1  # the place of a token that is not of the text
+
+
+@dataclass(frozen=True)
+class Span:
+    """A piece of a document: its first character, the one behind its last, and 1 for the second text of a pair."""
+
+    start: int
+    end: int
+    side: int = 0
+
+
+@dataclass(frozen=True)
+class PlacedTokens:
+    """What a model reads of a document, and where that stands.
+
+    Attributes:
+        rows: the document, or its chunks, as the model reads them.
+        spans: where each token of the text stands.
+        places: for every token of every row the number of its span, or :data:`SPECIAL`.
+    """
+
+    rows: list[TokenRow]
+    spans: list[Span]
+    places: list[list[int]]
+
+
+def place_tokens(text: str, pair: str | None, settings: EncodeSettings) -> PlacedTokens:
+    """Return what a model reads of a text, or a pair, and where it stands.
+
+    Raises:
+        BackboneError: the tokenizer does not tell where its tokens are.
+        DataError: the document has no tokens.
+    """
+    check_offsets(settings)
+    columns, _ = encode_texts([text], None if pair is None else [pair], settings)
+    if settings.chunks is not None:
+        return _in_chunks(text, columns["sequences"][0], settings)
+    columns.pop("length")
+    return _whole(text, pair, {name: values[0] for name, values in columns.items()}, settings)
+
+
+def _in_chunks(text: str, rows: list[TokenRow], settings: EncodeSettings) -> PlacedTokens:
+    chunks = settings.chunks
+    assert chunks is not None
+    read = sum(len(row["input_ids"]) for row in rows)
+    ids, offsets = with_offsets(beginnings([text], settings.tokenizer, read).texts[0], settings)
+    before, after = ([SPECIAL] * len(side) for side in special_frame(settings, text))
+    cuts = spans(len(ids), settings.max_length - len(before) - len(after), chunks.overlap, chunks.at_most)
+    places = [[*before, *range(start, end), *after] for start, end in cuts]
+    return PlacedTokens(rows, [_span(text, *offset) for offset in offsets[: cuts[-1][1]]], places)
+
+
+def _whole(text: str, pair: str | None, row: TokenRow, settings: EncodeSettings) -> PlacedTokens:
+    tokenizer, end, length = settings.tokenizer, settings.rules.end_token, len(row["input_ids"])
+    texts = [text] if pair is None else [text, pair]
+    begun = beginnings(texts, tokenizer, settings.max_length, end).texts
+    tokens = tokenizer(*begun, return_offsets_mapping=True, return_attention_mask=False, verbose=False)
+    owners, ids = tokens.sequence_ids(0), tokens["input_ids"]
+    kept = list(range(len(ids))) if len(ids) <= length else kept_places(owners, length, tokenizer.truncation_side) or []
+    if [ids[place] for place in kept] != row["input_ids"]:  # it had its end token elsewhere, too
+        kept = [place for place in range(len(ids)) if ids[place] != end][: length - 1]
+    of_text = [place for place in kept if owners[place] is not None]
+    numbers = {place: number for number, place in enumerate(of_text)}
+    places = [numbers.get(place, SPECIAL) for place in kept]
+    offsets = tokens["offset_mapping"]
+    stands = [(owners[place], *offsets[place]) for place in of_text]
+    found = [_span(texts[side], start, end, side) for side, start, end in stands]
+    return PlacedTokens([row], found, [places + [SPECIAL] * (length - len(places))])
+
+
+def _span(text: str, start: int, end: int, side: int = 0) -> Span:
+    """Return the span of a token without the blanks around it, unless there is nothing else."""
+    token = text[start:end]
+    if token.isspace():
+        return Span(start, end, side)
+    return Span(end - len(token.lstrip()), start + len(token.rstrip()), side)

@@ -1,0 +1,99 @@
+"""`foretoken explain`: answer texts, and show the words or passages that the answers rest on."""
+
+from __future__ import annotations
+
+import logging
+import sys
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Literal
+
+from foretoken.errors import ConfigError, cut, printable
+from foretoken.options import option
+from foretoken_cli.console import described, say, writing_results
+from foretoken_cli.inference import InferenceOptions
+from foretoken_cli.parser import parse
+from foretoken_cli.verbs.predict import _rows as rows_of
+from foretoken_cli.verbs.predict import json_line
+
+log = logging.getLogger(__name__)
+_WIDEST, _LONGEST = 200, 2000  # characters of a passage, and of a text that is shown as a whole
+_MARKED = 0.1  # of the largest score, from which a piece of the text is marked
+
+
+@dataclass(frozen=True, kw_only=True)
+class ExplainCommand(InferenceOptions):
+    """The command line of `foretoken explain`."""
+
+    texts: list[str] | None = option("texts to answer and explain", None, positional=True)
+    input: str | None = option("file, folder of txt files, or - for one document per line of stdin", None)
+    output: Path | None = option("write there instead of to stdout: a JSON object per line (.jsonl)", None, short="-o")
+    label: str | None = option("explain this label, whatever the answer is", None)
+    by: Literal["words", "passages"] | None = option(
+        "what is scored (default: words of documents of up to 128 tokens, passages of longer ones)", None
+    )
+    top: int = option("words or passages of a document", 10, at_least=1, at_most=10**6)
+    format: Literal["text", "json"] | None = option("of stdout (default: text on a terminal, else json)", None)
+
+
+def run(words: Sequence[str]) -> int:
+    """Print or write every document's answer and evidence."""
+    options = parse(ExplainCommand, "explain", words, described(__doc__))
+    if bool(options.texts) == bool(options.input):
+        raise ConfigError("give either texts, or --input with a file, a folder or - (the lines of stdin)")
+    from foretoken.data.readers.rows import DROP, BadRows
+    from foretoken.files import write_text
+    from foretoken.inference.attributions import ExplainOptions
+    from foretoken.inference.explain import check_explainable, explain_rows
+
+    predictor = options.load()
+    check_explainable(predictor, options.label)
+    options.check_result(options.output, predictor, options.input, ".jsonl", ".json", ".ndjson")
+    bad_rows = BadRows(DROP)
+    table = rows_of(options, predictor, bad_rows)  # type: ignore[arg-type]  # it reads what the two verbs share
+    tokens = options.tokens_per_batch or ExplainOptions.tokens_per_batch
+    settings = ExplainOptions(label=options.label, by=options.by, top=options.top, tokens_per_batch=tokens)
+    batches = {"batch_size": options.batch_size, "tokens_per_batch": options.tokens_per_batch}
+    answers = explain_rows(predictor, table, bad_rows, settings, scaled=not options.unscaled, **batches)
+    if options.output is not None:
+        write_text(options.output, "".join(f"{json_line(answer)}\n" for answer, _ in answers))
+    elif options.format == "text" or (options.format is None and sys.stdout.isatty()):
+        for answer, text in answers:
+            _show(answer, text)
+    else:
+        for answer, _ in answers:
+            say(json_line(answer, to_stdout=True))
+    if bad_rows.rows:
+        log.error("rows with an error in the place of an answer: %d", len(bad_rows.rows))
+    return 1 if bad_rows.rows else 0
+
+
+def _show(answer: dict[str, Any], text: str) -> None:
+    """Print an answer, its evidence, and a text that is not long with the evidence of one label marked."""
+    names = answer.get("labels") or [answer.get("label", answer.get("value", "no label"))]
+    sure = f" ({answer['probability']:.4f})" if "probability" in answer else ""
+    say(f"{answer['id']}: {answer.get('error') or ', '.join(map(str, names)) + sure}")
+    evidence = answer.get("evidence", [])
+    for item in evidence:
+        label = f"  {item['label']}" if "label" in item else ""
+        say(f"  {item['score']:+.4f}{label}  {cut(' '.join(item['text'].split()), _WIDEST)}")
+    if evidence and len(text) <= _LONGEST:
+        label, least = evidence[0].get("label"), _MARKED * abs(evidence[0]["score"])
+        large = [item for item in evidence if abs(item["score"]) >= least and item.get("label") == label]
+        _show_marked(text, [item for item in large if "of" not in item])
+
+
+def _show_marked(text: str, evidence: Sequence[dict[str, Any]]) -> None:
+    """Print a text; on a terminal what speaks for its label is green, and what speaks against it red."""
+    from rich.console import Console
+    from rich.text import Text
+
+    shown, end = Text("  "), 0
+    for item in sorted(evidence, key=lambda item: item["start"]):
+        shown.append(printable(text[end : item["start"]]))
+        end = item["end"]
+        shown.append(printable(text[item["start"] : end]), "bold green" if item["score"] > 0 else "bold red")
+    shown.append(printable(text[end:]))
+    with writing_results():
+        Console(markup=False, emoji=False, highlight=False).print(shown)
