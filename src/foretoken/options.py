@@ -124,6 +124,8 @@ def convert(value: object, wanted: object, key: str, errors: Errors) -> Any:
         return _sequence(value, wanted, key, errors)
     if (origin or wanted) in (dict, Mapping) and not isinstance(value, Mapping):
         return _refuse(value, wanted, key, errors)
+    if isinstance(value, Mapping) and wanted == Mapping[str, float]:
+        return _numbers(value, key, errors)
     return value
 
 
@@ -262,7 +264,7 @@ def _nested(value: object, wanted: type[object], key: str, errors: Errors) -> ob
 
 def _union(value: object, members: tuple[object, ...], key: str, errors: Errors) -> object:
     if isinstance(value, Mapping):
-        nested = [member for member in members if is_dataclass(member)]
+        nested = [member for member in members if is_dataclass(member) or get_origin(member) is Mapping]
         if len(nested) == 1:
             return convert(value, nested[0], key, errors)
     for member in members:
@@ -290,6 +292,11 @@ def _sequence(value: object, wanted: object, key: str, errors: Errors) -> object
     if any(item is _BAD for item in items):
         return _BAD
     return tuple(items) if get_origin(wanted) is tuple else list(items)
+
+
+def _numbers(values: Values, key: str, errors: Errors) -> object:
+    numbers = {str(name): _scalar(value, float, f"{key}.{name}", errors) for name, value in values.items()}
+    return _BAD if _BAD in numbers.values() else numbers
 
 
 def _refuse(value: object, wanted: object, key: str, errors: Errors) -> object:

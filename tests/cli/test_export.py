@@ -62,6 +62,47 @@ def test_the_lines_of_the_readme_answer_as_predict_does_without_foretoken(export
     np.testing.assert_allclose(probabilities, wanted, atol=2e-5)
 
 
+LABEL_SCALING = {"kind": "vector", "weight": [2.0, 0.5, 1.5], "bias": [0.3, -0.2, 0.1], "link": "sigmoid"}
+DECIDED = {
+    "labels": ({"problem": "multi-label-classification", "scaling": LABEL_SCALING}, "thresholds"),
+    "labels of 0.5": ({"problem": "multi-label-classification"}, None),
+    "a rare class": ({"scaling": SCALING}, "weights"),
+}
+
+
+@pytest.mark.parametrize(
+    ("name", "shared"),
+    [
+        ("labels", False),
+        *(pytest.param(name, shared, marks=pytest.mark.slow) for name in DECIDED for shared in (False, True)),
+    ],
+)
+def test_the_lines_of_the_readme_decide_as_predict_does(name, shared, adapter, tmp_path, cli):
+    (card, kind), base = DECIDED[name], adapter.with_name("mail-base")
+    sources = [save_adapter(tmp_path / f"a{seed}", base=base, seed=seed, max_length=40, **card) for seed in (5, 6)]
+    texts = [*TEXTS, *(f"word{n} meeting " * n for n in range(1, 9))]
+    before = np.median([list(row["probabilities"].values()) for row in answers(cli, sources[0], *texts)], axis=0)
+    decision = {"thresholds": before.tolist(), "weights": (1 / before).tolist()}  # they part the texts
+    if kind is not None:
+        values = json.loads((sources[0] / "foretoken.json").read_text())
+        (sources[0] / "foretoken.json").write_text(json.dumps(values | {"decision": {kind: decision[kind]}}))
+    words = [*sources, "--shared"] if shared else sources[:1]
+    assert cli("export", *words, "--output", tmp_path / "out").code == 0
+    config = json.loads((tmp_path / "out" / "config.json").read_text())
+    assert config["problem"] == card.get("problem", "classification")
+    assert (config["adapters"]["a5"] if shared else config)["decision"] == (kind and {kind: decision[kind]})
+    code = readme_code(tmp_path / "out").replace('"one text", "and another one"', ", ".join(map(repr, texts)))
+    command = [sys.executable, "-c", WITHOUT + code]
+    done = subprocess.run(command, cwd=tmp_path / "out", capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stderr
+    said, expected = [eval(line) for line in done.stdout.splitlines()], answers(cli, sources[0], *texts)
+    rows = [[one] for one in said[0]] if kind == "weights" else said
+    assert [[label for label, _ in row] for row in rows] == [row.get("labels", [row.get("label")]) for row in expected]
+    for row, wanted in zip(rows, expected, strict=True):
+        assert dict(row) == pytest.approx({label: wanted["probabilities"][label] for label, _ in row}, abs=2e-5)
+    assert kind is None or len({str([label for label, _ in row]) for row in rows}) > 1
+
+
 def test_the_folder_says_what_it_is(exported):
     assert {file.name for file in exported.iterdir()} == {"model.onnx", "tokenizer.json", "config.json", "README.md"}
     config = json.loads((exported / "config.json").read_text())
@@ -100,8 +141,7 @@ def test_chunks_are_cut_and_pooled_as_they_were_trained_in_torch_alone(tmp_path,
     exec(code, namespace)
     (expected,) = answers(cli, source, text)
     assert len(namespace["found"]) == 2
-    assert namespace["said"][0] == expected["label"]
-    assert namespace["said"][1] == pytest.approx(expected["probability"], abs=2e-5)
+    assert namespace["said"] == [(expected["label"], pytest.approx(expected["probability"], abs=2e-5))]
 
 
 @pytest.mark.slow

@@ -5,6 +5,7 @@ import threading
 
 import numpy as np
 import pytest
+import torch
 
 from foretoken.errors import AdapterError
 from foretoken.serving.engine import Engine, Limits, Request
@@ -58,6 +59,26 @@ def test_rows_of_many_adapters_share_batches_and_answer_as_alone(store, bank):
             np.testing.assert_allclose(future.result(60)[0].logits, expected, atol=1e-5)
         assert first.result(60)
     assert len(bank.batches) - before < 10
+
+
+def test_heads_of_every_kind_share_one_pass(store, bank):
+    """Two classes, 90 labels, a number, and tags of every token."""
+    names = ["spam", "topics", "stars", "names", "rare"] * 2
+    chance = torch.Generator().manual_seed(0)
+    ids = torch.randint(4, 40, (len(names), 9), generator=chance)
+    mask = (torch.arange(9) < torch.arange(len(names))[:, None] + 1).long()
+    inputs = {"input_ids": ids * mask, "attention_mask": mask}
+    calls = []
+    with store.bank.together.model.register_forward_hook(lambda *_: calls.append(1)):
+        together = store.bank(inputs, [store.get(name).key for name in names])
+    assert calls == [1]
+    shapes = {"spam": (2,), "topics": (90,), "stars": (1,), "rare": (2,)}
+    for row, (name, found) in enumerate(zip(names, together, strict=True)):
+        length = int(mask[row].sum())
+        one = {key: value[row : row + 1, :length] for key, value in inputs.items()}
+        alone = store.bank(one, [store.get(name).key])[0]
+        assert found.shape == alone.shape == shapes.get(name, (length, 5))
+        torch.testing.assert_close(found, alone, atol=1e-5, rtol=1e-4)
 
 
 def test_batches_keep_to_the_budget_and_the_nearest_deadline_goes_first(store, bank):

@@ -76,6 +76,23 @@ def test_the_page_predicts(server, browser, view, scheme):
         letters = list(text)
         assert marked == ["".join(letters[item["start"] : item["end"]]) + item["entity_group"] for item in found]
 
+        choose.select_option("topics")
+        assert page.locator("#about").inner_text().startswith("multi-label-classification, calibrated")
+        page.locator("#text").fill("word1 lunch")
+        page.locator("#send").click()
+        page.locator(".bar").first.wait_for()
+        (row,) = server.post("/classify", json={"model": "topics", "input": "word1 lunch"}).json()["data"]
+        assert page.locator(".bar.best .name").all_inner_texts() == row["labels"]
+        likeliest = sorted(range(90), key=lambda number: -row["probs"][number])[:10]
+        assert page.locator(".bar").count() == len({*row["labels"], *(f"topic {number}" for number in likeliest)})
+        first = int(row["labels"][0].split()[1])  # the name is "topic N", its threshold 0.4 + N / 300
+        assert f"from {40 + first / 3:.1f} %" in page.locator(".bar.best .value").first.inner_text()
+
+        choose.select_option("rare")
+        page.locator("#send").click()
+        page.locator(".bar.best", has_text="refund").wait_for()
+        assert page.locator(".bar").count() == 2
+
         choose.select_option("stars")
         page.locator("#text").fill("   ")
         page.locator("#send").click()

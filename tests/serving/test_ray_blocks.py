@@ -10,6 +10,7 @@ import pyarrow.parquet as pq
 import pytest
 
 from foretoken.errors import DataError, SaveError
+from foretoken.inference.predictor import load_for_inference
 from foretoken.serving.http.settings import ServerSettings
 from foretoken.serving.ray import serve as server
 from foretoken.serving.ray.blocks import check_whole, cut_into_blocks, missing_blocks, parquet_files, read_block
@@ -89,10 +90,12 @@ def test_a_worker_answers_each_row_by_its_adapter(adapters, tmp_path):
         ("../spam", "word4"),
         (None, "word5"),
         ("spma", "word6"),
+        ("topics", "word7"),
+        ("rare", "word8"),
         ("house", "word7"),
     ]
     names, texts = zip(*rows, strict=True)
-    pq.write_table(pa.table({"id": range(7, 15), "text": texts, "name": names}), tmp_path / "in.parquet")
+    pq.write_table(pa.table({"id": range(7, 17), "text": texts, "name": names}), tmp_path / "in.parquet")
     job = job_of(model, named["spam"].parent, tmp_path / "out", adapter_column="name", has_ids=True)
     worker = Worker(job)
     (tmp_path / "out").mkdir()
@@ -101,10 +104,10 @@ def test_a_worker_answers_each_row_by_its_adapter(adapters, tmp_path):
         told = worker({name: [value] for name, value in asdict(block).items()})
     finally:
         worker.engine.close()
-    assert (told["rows"], told["errors"], told["failure"]) == ([8], [5], [""])
+    assert (told["rows"], told["errors"], told["failure"]) == ([10], [5], [""])
     found = pq.read_table(tmp_path / "out" / block.result).to_pylist()
     file = str(tmp_path / "in.parquet")
-    assert [(row["file"], row["row"], row["id"]) for row in found] == [(file, n, n + 7) for n in range(8)]
+    assert [(row["file"], row["row"], row["id"]) for row in found] == [(file, n, n + 7) for n in range(10)]
     house = found.pop()
     assert (house["labels"], house["std"], house["value"]) == (["price", "area"], [2e5, 1e-4], None)
     assert house["values"][0] > 1e9
@@ -112,8 +115,13 @@ def test_a_worker_answers_each_row_by_its_adapter(adapters, tmp_path):
     assert sum(found[0]["probabilities"]) == pytest.approx(1)
     assert found[1]["value"] is not None
     assert found[1]["label"] is None
+    thresholds = load_for_inference(named["topics"]).problem.decision.thresholds
+    reached = zip(found[7]["labels"], found[7]["probabilities"], thresholds, strict=True)
+    assert set(found[7]["prediction"]) == {label for label, value, threshold in reached if value >= threshold}
+    assert found[7]["label"] == found[7]["prediction"][0]
+    assert (found[8]["label"], found[8]["prediction"]) == ("refund", ["refund"])
     for row, message in zip(
-        found[2:], ["empty", "/models/names", "got the name", "got the name", "not there"], strict=True
+        found[2:7], ["empty", "/models/names", "got the name", "got the name", "not there"], strict=True
     ):
         assert message in row["error"]
 

@@ -1,6 +1,7 @@
 """Every route as its clients speak to it, beside the predictor that `foretoken predict` uses."""
 
 import base64
+import json
 import shutil
 import struct
 from dataclasses import replace
@@ -99,6 +100,56 @@ def test_classify_reads_chunks_and_pairs_and_answers_numbers(server, predicted):
     assert "std" not in ok(server.post("/classify", json={"model": "spam", "input": TEXTS}))["data"][0]
     pair = {"model": "relevance", "input": "lunch", "text_pair": "prize word2"}
     assert len(probabilities(server.post("/classify", json=pair))[0]) == 2
+
+
+def test_several_labels_are_answered_by_their_thresholds(server, adapters, predicted):
+    """The fields of vLLM's answer, and the labels that `foretoken predict` answers."""
+    expected = predicted("topics")
+    predictor = load_for_inference(adapters[1]["topics"])
+    told = predictor.problem.to_json(expected, None)
+    answer = ok(server.post("/classify", json=VLLM | {"model": "topics"}))
+    np.testing.assert_allclose([row["probs"] for row in answer["data"]], expected, atol=1e-5)
+    assert [row["labels"] for row in answer["data"]] == [row["labels"] for row in told]
+    assert [row["label"] for row in answer["data"]] == [row["labels"][0] for row in told]
+    assert all(0 < len(row["labels"]) < row["num_classes"] == 90 for row in answer["data"])
+    logits = probabilities(server.post("/classify", json=VLLM | {"model": "topics", "use_activation": False}))
+    np.testing.assert_allclose(1 / (1 + np.exp(-np.array(logits) / 2)), expected, atol=1e-5)
+    scores = ok(server.post("/models/topics", json={"inputs": TEXTS}))
+    for row, values, said in zip(scores, expected, told, strict=True):
+        assert {one["label"]: one["score"] for one in row} == pytest.approx(said["probabilities"], abs=1e-5)
+        assert [one["label"] for one in row][: len(said["labels"])] == said["labels"]
+        rest = [one["score"] for one in row][len(said["labels"]) :]
+        assert len(row) == len(values)
+        assert rest == sorted(rest, reverse=True)
+    (item,) = (one for one in ok(server.get("/v1/models"))["data"] if one["id"] == "topics")
+    assert item["task"] == "multi-label-classification"
+    assert item["decision"]["thresholds"] == pytest.approx(predictor.problem.decision.thresholds)
+    refused = server.post("/classify", json={"model": "topics", "input": "word1", "min_confidence": 0.5})
+    assert (refused.status_code, "leave out min_confidence" in refused.text) == (422, True)
+
+
+def test_no_label_that_reaches_its_threshold_is_no_label(adapters, tmp_path):
+    folder = shutil.copytree(adapters[1]["topics"], tmp_path / "none")
+    card = json.loads((folder / "foretoken.json").read_text())
+    (folder / "foretoken.json").write_text(json.dumps(card | {"decision": {"thresholds": [1.0] * 90}}))
+    with serving(make_store(adapters[0], {"none": folder})) as (address, _), httpx.Client(base_url=address) as client:
+        (row,) = ok(client.post("/classify", json={"input": "word1"}))["data"]
+        assert (row["label"], row["labels"], row["abstained"], len(row["probs"])) == (None, [], False, 90)
+
+
+def test_the_class_that_is_answered_is_the_decided_one(server, adapters, predicted):
+    """Its weight makes `refund` the answer from a probability of 0.2 on, where the other class is likelier."""
+    expected = predicted("rare")
+    answer = ok(server.post("/classify", json={"model": "rare", "input": TEXTS}))
+    assert [row["label"] for row in answer["data"]] == ["refund"] * 3
+    assert answer["data"][0]["labels"] is None
+    np.testing.assert_allclose([row["probs"] for row in answer["data"]], expected, atol=1e-5)
+    assert (expected.argmax(axis=1) == 0).all()
+    top = ok(server.post("/models/rare", json={"inputs": TEXTS, "parameters": {"top_k": 1}}))
+    assert [[one["label"] for one in row] for row in top] == [["refund"]] * 3
+    between = sorted(expected[:, 1])[1]
+    held = ok(server.post("/classify", json={"model": "rare", "input": TEXTS, "min_confidence": float(between)}))
+    assert [row["abstained"] for row in held["data"]] == [bool(value < between) for value in expected[:, 1]]
 
 
 def test_truncation_is_said(server):

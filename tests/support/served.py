@@ -41,6 +41,8 @@ ADAPTERS = {
         {"target_modules": ["query"], "r": 2, "rank_pattern": {".*query": 3}},
     ),
     "relevance": ("classification", ["no", "yes"], BitFitConfig, {}),
+    "topics": ("multi-label-classification", [f"topic {n}" for n in range(90)], PrefixTuningConfig, PREFIX),
+    "rare": ("classification", ["usual", "refund"], BitFitConfig, {}),
 }
 
 
@@ -72,6 +74,11 @@ def save_adapters(root):
         "house": {"targets": {"mean": [3e9, 0.5], "std": [1e6, 1e-3], "error": [2e5, 1e-4]}},
         "spam": {"scaling": {"kind": "temperature", "temperature": 2.0}},
         "topic": {"max_length": 16, "recipe": {"chunks": {"overlap": 2, "pool": "mean"}}},
+        "topics": {
+            "scaling": {"kind": "temperature", "temperature": 2.0, "link": "sigmoid"},
+            "decision": {"thresholds": [0.4 + n / 300 for n in range(90)]},
+        },
+        "rare": {"decision": {"weights": [1.0, 4.0]}},
     }
     for number, (name, folder) in enumerate(folders.items()):
         save_adapter(folder, model, name, card=cards.get(name), seed=number)

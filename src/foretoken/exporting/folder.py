@@ -9,12 +9,14 @@ from tokenizers import Tokenizer
 from transformers import PreTrainedTokenizerBase
 
 from foretoken import __version__
-from foretoken.data.problems import CLASSIFICATION, REGRESSION
+from foretoken.data.problems import MULTI_LABEL, REGRESSION
 from foretoken.errors import AdapterError
 from foretoken.exporting.graph import IDS, MASK, TYPES, reads_types
 from foretoken.files import JsonObject, write_text
 from foretoken.inference.predictor import Predictor
+from foretoken.metrics.decision import Decision
 from foretoken.options import to_dict
+from foretoken.training.problems.classification import TextProblem
 from foretoken.training.problems.regression import Regression
 
 CONFIG, README, TOKENIZER = "config.json", "README.md", "tokenizer.json"
@@ -86,17 +88,30 @@ def config_of(predictor: Predictor, **more: Any) -> JsonObject:
 
 
 def answers_of(predictor: Predictor) -> JsonObject:
-    """Return what differs between the adapters of one model: labels, recalibration, the scale of numbers."""
-    scaling, problem = predictor.scaling, predictor.problem
+    """Return what differs between the adapters of one model: labels, recalibration, decision, the scale of numbers."""
+    problem, fitted = predictor.problem, {"scaling": predictor.scaling, "decision": _decision(predictor)}
     targets = {"targets": problem.targets.to_dict()} if isinstance(problem, Regression) else {}
-    return {"labels": predictor.labels, "scaling": None if scaling is None else scaling.to_dict()} | targets
+    return {"labels": predictor.labels} | {name: it and it.to_dict() for name, it in fitted.items()} | targets
+
+
+def _decision(predictor: Predictor) -> Decision | None:
+    return predictor.problem.decision if isinstance(predictor.problem, TextProblem) else None
 
 
 def write_readme(path: Path, predictor: Predictor, *, target: str) -> None:
     """Write the lines of Python that run the folder."""
     imports, model, run = _RUNS[target]
     load = f'tokenizer, model = Tokenizer.from_file("tokenizer.json"), {model}'
-    lines = ["import numpy as np", *imports, "from tokenizers import Tokenizer", "", load, *_call_lines(predictor, run)]
+    lines = [
+        "import json",
+        "from pathlib import Path",
+        "import numpy as np",
+        *imports,
+        "from tokenizers import Tokenizer",
+        "",
+        load,
+    ]
+    lines += [*_about_lines(predictor), *_call_lines(predictor, run)]
     _write(
         path,
         f"# An exported model\n\n{_about(predictor)}",
@@ -110,6 +125,8 @@ def write_readme(path: Path, predictor: Predictor, *, target: str) -> None:
 def write_shared_readme(path: Path, predictor: Predictor, name: str) -> None:
     """Write the lines of Python that run a graph with one of its adapters."""
     lines = [
+        "import json",
+        "from pathlib import Path",
         "import onnxruntime as ort",
         "import numpy as np",
         "from tokenizers import Tokenizer",
@@ -118,10 +135,11 @@ def write_shared_readme(path: Path, predictor: Predictor, name: str) -> None:
         "adapter, options = ort.LoraAdapter(), ort.RunOptions()",
         f'adapter.Load("adapters/{name}.onnx_adapter")  # once; then any of them in any run',
         "options.add_active_adapter(adapter)",
+        *_about_lines(predictor, f'["adapters"][{name!r}]'),
         _read_line(predictor),
-        'found = tokenizer.encode_batch(["one text", "and another one"])',
+        _found_line(predictor),
         "inputs = {name: np.array([getattr(x, key) for x in found]) for name, key in READ.items()}",
-        "logits = model.run(None, inputs, options)[0]",
+        *_answer_lines(predictor, "model.run(None, inputs, options)"),
     ]
     _write(
         path,
@@ -136,7 +154,7 @@ def write_shared_readme(path: Path, predictor: Predictor, name: str) -> None:
 def _scaling_words(predictor: Predictor) -> str:
     if predictor.problem.name == REGRESSION:
         return "mean and standard deviation of the targets in training (the outputs are in the units of the data)"
-    return "the recalibration of the probabilities"
+    return "the recalibration of the probabilities and what is answered for them"
 
 
 def _write(path: Path, head: str, package: str, lines: list[str], end: str) -> None:
@@ -156,33 +174,68 @@ def _read_line(predictor: Predictor) -> str:
     return f"READ = {read!r}".replace("'", '"')
 
 
+def _about_lines(predictor: Predictor, of: str = "") -> list[str]:
+    """Return the lines that read the labels and what is answered; none where there are no probabilities of labels."""
+    if not predictor.problem.has_probabilities:
+        return []
+    kind, default = ("thresholds", 0.5) if predictor.problem.name == MULTI_LABEL else ("weights", 1.0)
+    decision, name = _decision(predictor), kind.upper()
+    numbers = default if decision is None else f'np.array(about["decision"]["{kind}"])'
+    return [
+        f'about = json.loads(Path("config.json").read_text(encoding="utf-8")){of}',
+        f'LABELS, {name} = about["labels"], {numbers}',
+    ]
+
+
+def _found_line(predictor: Predictor) -> str:
+    texts = '[("one text", "and its second one")]' if predictor.problem.pairs else '["one text", "and another one"]'
+    return f"found = tokenizer.encode_batch({texts})"
+
+
 def _call_lines(predictor: Predictor, run: str) -> list[str]:
     """Return the lines that tokenise, run and answer."""
     names = _read_line(predictor)
-    texts = '[("one text", "and its second one")]' if predictor.problem.pairs else '["one text", "and another one"]'
-    if predictor.chunks is not None:
-        pool, most = predictor.chunks.pool, predictor.chunks.at_most
-        kept = "" if most is None else f"[:{most}]"
-        whole = ['first = tokenizer.encode("a text of any length")', f"found = [first, *first.overflowing]{kept}"]
-        return [names, *whole, f"logits = {run}[0].{pool}(axis=0)", *_scaled_lines(predictor)]
-    first = f"found = tokenizer.encode_batch({texts})"
+    if predictor.chunks is None:
+        return [names, _found_line(predictor), *_answer_lines(predictor, run)]
+    pool, most = predictor.chunks.pool, predictor.chunks.at_most
+    kept = "" if most is None else f"[:{most}]"
+    whole = ['first = tokenizer.encode("a text of any length")', f"found = [first, *first.overflowing]{kept}"]
+    return [names, *whole, f"logits = {run}[0].{pool}(axis=0)", *_scaled_lines(predictor)]
+
+
+def _answer_lines(predictor: Predictor, run: str) -> list[str]:
+    """Return the lines from a run to the answers; to the logits of chunks and tags."""
     if predictor.problem.name == REGRESSION:
-        return [names, first, f"print({run}[0].tolist())"]
-    if predictor.problem.name != CLASSIFICATION:
-        return [names, first, f"logits = {run}[0]"]
-    labels = f"LABELS = {predictor.labels!r}"
-    answer = "print([(LABELS[row.argmax()], float(row.max())) for row in probabilities])"
-    return [names, labels, first, f"probabilities = {run}[1]", answer]
+        return [f"print({run}[0].tolist())"]
+    if not predictor.problem.has_probabilities or predictor.chunks is not None:
+        return [f"logits = {run}[0]"]
+    return [f"probabilities = {run}[1]", *_decided_lines(predictor)]
 
 
 def _scaled_lines(predictor: Predictor) -> list[str]:
     """Return the lines from pooled logits (C,) to an answer."""
-    if predictor.problem.name != CLASSIFICATION:
+    if not predictor.problem.has_probabilities:
         return ["print(logits.tolist())"]
     scaling = predictor.scaling
     weight, bias = ((1.0,), (0.0,)) if scaling is None else (scaling.weight, scaling.bias)
-    return [
-        f"LABELS, weight, bias = {predictor.labels!r}, {list(weight)}, {list(bias)}",
-        "scores = np.exp((logits - np.logaddexp.reduce(logits)) * weight + bias)",
-        "print(LABELS[scores.argmax()], float(scores.max() / scores.sum()))",
-    ]
+    numbers = f"weight, bias = np.array({list(weight)}), np.array({list(bias)})"
+    if predictor.problem.name == MULTI_LABEL:
+        made = ["probabilities = 1 / (1 + np.exp(-(logits * weight + bias)))[None]"]
+    else:
+        made = [
+            "scores = np.exp((logits - np.logaddexp.reduce(logits)) * weight + bias)",
+            "probabilities = (scores / scores.sum())[None]",
+        ]
+    return [numbers, *made, *_decided_lines(predictor)]
+
+
+def _decided_lines(predictor: Predictor) -> list[str]:
+    """Return the lines that answer for probabilities (B, C), as `foretoken predict` does."""
+    if predictor.problem.name == MULTI_LABEL:
+        return [
+            "for row in probabilities:",
+            "    answered = np.flatnonzero(row >= THRESHOLDS)",
+            "    print([(LABELS[n], float(row[n])) for n in sorted(answered, key=lambda n: -row[n])])",
+        ]
+    best = "(probabilities * WEIGHTS).argmax(axis=1)"
+    return [f"print([(LABELS[n], float(row[n])) for row, n in zip(probabilities, {best})])"]

@@ -16,11 +16,12 @@ from torch.export import Dim, ExportedProgram
 from torch.func import functional_call
 
 from foretoken.attention.choose import unpacked
+from foretoken.data.problems import MULTI_LABEL
 from foretoken.errors import BackboneError, cut
 from foretoken.inference.predictor import Predictor
 from foretoken.machine.tracing import one_graph
 from foretoken.metrics.regression import TargetScale
-from foretoken.metrics.scaling import Scaling
+from foretoken.metrics.scaling import Link, Scaling
 from foretoken.training.problems.regression import Regression
 from foretoken.tuner.checks import ADAPTERS_NAME
 from foretoken.tuner.fuse import prefix_known
@@ -45,13 +46,17 @@ class Graph(nn.Module):
         model: the adapted model.
         scaling: of the probabilities, or of the logits where these are numbers; None: as the model has them.
         has_probabilities: whether they are an output beside the logits.
+        link: what makes probabilities of logits: a softmax of them all, or a sigmoid of each.
     """
 
-    def __init__(self, model: Any, scaling: Scaling | TargetScale | None, *, has_probabilities: bool) -> None:
+    def __init__(
+        self, model: Any, scaling: Scaling | TargetScale | None, *, has_probabilities: bool, link: Link = "softmax"
+    ) -> None:
         super().__init__()
         self.model = model
         self.has_probabilities = has_probabilities
         self.has_numbers = isinstance(scaling, TargetScale)
+        self.link = link
         weight, bias = _line(scaling)
         for name, values in zip(SCALING, (weight, bias), strict=True):
             # one number for each output, also of a temperature: adapters that share a graph may differ in it
@@ -71,6 +76,8 @@ class Graph(nn.Module):
             return (logits.double() * self.scaling_weight + self.scaling_bias,)
         if not self.has_probabilities:
             return (logits,)
+        if self.link == "sigmoid":
+            return logits, (logits * self.scaling_weight + self.scaling_bias).sigmoid()
         scaled = logits.log_softmax(dim=-1) * self.scaling_weight + self.scaling_bias
         return logits, scaled.softmax(dim=-1)
 
@@ -92,7 +99,8 @@ def make_graph(predictor: Predictor) -> Graph:
     problem = predictor.problem
     whole = problem.has_probabilities and predictor.chunks is None
     scaling = problem.targets if isinstance(problem, Regression) else predictor.scaling
-    graph = Graph(predictor.model, scaling, has_probabilities=whole)
+    link: Link = "sigmoid" if problem.name == MULTI_LABEL else "softmax"
+    graph = Graph(predictor.model, scaling, has_probabilities=whole, link=link)
     return graph.cpu().eval().requires_grad_(False)
 
 

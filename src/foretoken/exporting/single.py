@@ -8,7 +8,7 @@ from typing import Literal, TypeAlias
 
 import torch
 
-from foretoken.data.problems import CLASSIFICATION, REGRESSION, TOKEN_CLASSIFICATION
+from foretoken.data.problems import CLASSIFICATION, MULTI_LABEL, REGRESSION, TOKEN_CLASSIFICATION
 from foretoken.errors import BackboneError
 from foretoken.exporting.checking import Run, check, differences, expected_of
 from foretoken.exporting.folder import CONFIG, README, TOKENIZER, config_of, input_names, write_readme, write_tokenizer
@@ -19,7 +19,7 @@ from foretoken.inference.predictor import Predictor, load_for_inference
 
 Target: TypeAlias = Literal["onnx", "torch"]
 FILES = {"onnx": "model.onnx", "torch": "model.pt2"}
-_PROBLEMS = (CLASSIFICATION, REGRESSION, TOKEN_CLASSIFICATION)
+_PROBLEMS = (CLASSIFICATION, MULTI_LABEL, REGRESSION, TOKEN_CLASSIFICATION)
 
 
 def load_for_export(source: Path, *, base_model: str | None = None, accept_changed: bool = False) -> Predictor:

@@ -13,6 +13,7 @@ from transformers import MODEL_FOR_QUESTION_ANSWERING_MAPPING
 
 from foretoken.data.problems import (
     CLASSIFICATION,
+    MULTI_LABEL,
     MULTIPLE_CHOICE,
     QUESTION_ANSWERING,
     REGRESSION,
@@ -21,10 +22,12 @@ from foretoken.data.problems import (
 from foretoken.errors import AdapterError, ConfigError
 from foretoken.inference.guarantee import Evidence, Guarantee, Limit, confidences_of, kind_of, validation_of
 from foretoken.inference.shared_base import SharedBase
+from foretoken.metrics.decision import Decision
 from foretoken.metrics.scaling import Scaling
 from foretoken.sentence_encoders import Pool, SentenceEncoder
 from foretoken.serving.bank import BASE
 from foretoken.training.problems import Problem, make_problem
+from foretoken.training.problems.classification import TextProblem
 from foretoken.training.run.card import read_card
 from foretoken.training.saved_folder import adapter_folder
 from foretoken.training.tokens.encode import EncodeSettings, model_max_length, token_rules
@@ -32,7 +35,8 @@ from foretoken.tuner.bank.bank import AdapterInfo
 from foretoken.tuner.dimensions import takes_global_attention
 
 EMBEDDINGS = "embeddings"  # all that is asked of what has no head
-SERVED = (CLASSIFICATION, REGRESSION, TOKEN_CLASSIFICATION, MULTIPLE_CHOICE, QUESTION_ANSWERING)
+CLASSIFIED = (CLASSIFICATION, MULTI_LABEL, REGRESSION)  # what /classify answers
+SERVED = (*CLASSIFIED, TOKEN_CLASSIFICATION, MULTIPLE_CHOICE, QUESTION_ANSWERING)
 
 
 @dataclass(eq=False)
@@ -71,6 +75,11 @@ class Adapter:
     def labels(self) -> tuple[str, ...]:
         """The names of the outputs, in order; none for a single number."""
         return self.problem.labels
+
+    @property
+    def decision(self) -> Decision | None:
+        """What is answered for its probabilities; None: the likeliest class, or labels of 0.5."""
+        return self.problem.decision if isinstance(self.problem, TextProblem) else None
 
     @property
     def task(self) -> str:

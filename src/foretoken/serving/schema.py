@@ -78,11 +78,13 @@ class ClassifyRequest(Asked):
 class Classified(BaseModel):
     """What is predicted for one document; ``label`` is null for a number, and where the adapter abstains.
 
-    ``set`` and ``interval`` are what is guaranteed with ``max_error`` to hold the right class or number.
+    ``labels`` are those that are answered where a document may have several, the likeliest first. ``set`` and
+    ``interval`` are what is guaranteed with ``max_error`` to hold the right class or number.
     """
 
     index: int
     label: str | None
+    labels: list[str] | None = None
     probs: list[float]
     num_classes: int
     abstained: bool = False
@@ -222,6 +224,7 @@ class ModelItem(BaseModel):
     method: str | None = None
     max_model_len: int | None = None
     calibrated: bool = False
+    decision: dict[str, list[float]] | None = None  # the `weights` or `thresholds` of the labels; null: 1, and 0.5
     explains: bool = False
     dtype: str | None = None
     precision: str | None = None

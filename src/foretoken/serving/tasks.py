@@ -16,16 +16,14 @@ from torch import Tensor
 from foretoken.backbones.pooling import sentence_vectors
 from foretoken.data.documents import is_readable
 from foretoken.data.plain_table import PlainTable
-from foretoken.data.problems import CLASSIFICATION, REGRESSION
 from foretoken.errors import DataError
-from foretoken.serving.adapters import EMBEDDINGS, Adapter
+from foretoken.serving.adapters import CLASSIFIED, EMBEDDINGS, Adapter
 from foretoken.serving.errors import WrongTaskError
 from foretoken.training.tokens.chunks import pooled
 from foretoken.training.tokens.encode import TokenRow
 from foretoken.training.tokens.texts import encode_texts
 
 T = TypeVar("T", covariant=True)
-CLASSIFIED = (CLASSIFICATION, REGRESSION)  # what /classify answers
 Kind: TypeAlias = Literal["logits", "states"]
 
 
@@ -79,7 +77,7 @@ class Task(Protocol[T]):
 def check_task(adapter: Adapter, *tasks: str) -> None:
     """Raise a WrongTaskError, which says where to ask, unless an adapter does one of the tasks."""
     if adapter.task not in tasks:
-        routes = {EMBEDDINGS: "/v1/embeddings", CLASSIFICATION: "/classify", REGRESSION: "/classify"}
+        routes = {EMBEDDINGS: "/v1/embeddings"} | dict.fromkeys(CLASSIFIED, "/classify")
         route = routes.get(adapter.task, f"/models/{adapter.name}")
         raise WrongTaskError(f"{adapter.name!r} does {adapter.task}, which POST {route} answers")
 
@@ -95,7 +93,7 @@ class Prediction:
         tokens: how many were read.
         truncated: whether the document was longer.
         numbers: for regression what ``foretoken predict`` says: ``value`` or ``values``, and ``std`` if it is fitted.
-        best: the number of the label that is answered.
+        answered: the numbers of the labels that are answered, the likeliest first; none for regression.
     """
 
     labels: tuple[str, ...]
@@ -104,11 +102,22 @@ class Prediction:
     tokens: int
     truncated: bool
     numbers: dict[str, Any] = field(default_factory=dict)
-    best: int = 0
+    answered: tuple[int, ...] = ()
+
+    @property
+    def names(self) -> list[str]:
+        """The names of the labels that are answered."""
+        return [self.labels[number] for number in self.answered]
+
+    @property
+    def best(self) -> int:
+        """The number of the label that is answered, the likeliest one of several; where none is, of all."""
+        values = self.logits if self.probabilities is None else self.probabilities
+        return self.answered[0] if self.answered else int(values.argmax())
 
     @property
     def confidence(self) -> float:
-        """The probability of the label that is answered; 1 for a number."""
+        """The probability of that label; 1 for a number."""
         return 1.0 if self.probabilities is None else float(self.probabilities[self.best])
 
 
@@ -138,8 +147,8 @@ class Classify:
                 numbers = adapter.problem.to_json(outputs, PlainTable({}))[0]
                 return Prediction(adapter.labels, outputs.reshape(-1), None, tokens, truncated, numbers)
             scaled = outputs if adapter.scaling is None else adapter.scaling.apply(outputs)
-            best = int(adapter.problem.decided(scaled)[0])
-            return Prediction(adapter.labels, logits, scaled[0], tokens, truncated, best=best)
+            answered = tuple(adapter.problem.answered(scaled)[0])
+            return Prediction(adapter.labels, logits, scaled[0], tokens, truncated, answered=answered)
 
         return Prepared(rows, finish)
 

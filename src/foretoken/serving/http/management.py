@@ -11,10 +11,9 @@ from fastapi import APIRouter, Depends, Request, Response
 from fastapi.responses import HTMLResponse
 from starlette.concurrency import run_in_threadpool
 
-from foretoken.data.problems import CLASSIFICATION, MULTI_LABEL, REGRESSION
 from foretoken.errors import AdapterError, BackboneError, ConfigError
 from foretoken.files import remove as remove_files
-from foretoken.serving.adapters import Adapter
+from foretoken.serving.adapters import CLASSIFIED, Adapter
 from foretoken.serving.folders import check_name, unpack
 from foretoken.serving.http.service import ERRORS, Service, ServiceOf, needs_admin_key, needs_key
 from foretoken.serving.schema import ModelItem, ModelsAnswer
@@ -102,13 +101,14 @@ def _item(adapter: Adapter, service: Service) -> ModelItem:
         id=adapter.name,
         created=_STARTED,
         root=adapter.name,
-        explains=service.explainer is not None and adapter.task in (CLASSIFICATION, MULTI_LABEL, REGRESSION),
+        explains=service.explainer is not None and adapter.task in CLASSIFIED,
         parent=store.base_name,
         task=adapter.task,
         labels=list(adapter.labels),
         method=adapter.info.method,
         max_model_len=adapter.settings.max_length,
         calibrated=adapter.scaling is not None,
+        decision=None if adapter.decision is None else adapter.decision.to_dict(),
         dtype=str(adapter.info.dtype).removeprefix("torch."),
         precision=store.base.precision,
     )

@@ -12,7 +12,7 @@ from fastapi import APIRouter, Depends, Request, Response
 from pydantic import BaseModel
 from starlette.concurrency import run_in_threadpool
 
-from foretoken.data.problems import MULTIPLE_CHOICE, QUESTION_ANSWERING, TOKEN_CLASSIFICATION
+from foretoken.data.problems import MULTI_LABEL, MULTIPLE_CHOICE, QUESTION_ANSWERING, TOKEN_CLASSIFICATION
 from foretoken.errors import ConfigError
 from foretoken.inference.guarantee import Limit
 from foretoken.serving.adapters import Adapter
@@ -81,6 +81,8 @@ async def classify(asked: AskedClasses, http: Request, service: ServiceOf) -> Cl
     raw = asked.use_activation is False
     more = [{}] * len(found) if guarantee is None else guarantee.additions(_outputs(found))
     data = [_classified(number, item, threshold, more[number], raw=raw) for number, item in enumerate(found)]
+    for row, item in zip(data, found, strict=True):
+        row.labels = item.names if adapter.task == MULTI_LABEL else None
     labels = list(adapter.labels)
     if asked.explain:
         data = [Explained(**vars(data[0]), **await service.explain(adapter, documents, found))]
@@ -153,6 +155,11 @@ def _threshold(adapter: Adapter, confidence: float | None, coverage: float | Non
     """Return the confidence below which the adapter abstains."""
     if confidence is None and coverage is None:
         return 0.0
+    if adapter.task == MULTI_LABEL:
+        raise WrongTaskError(
+            f"{adapter.name!r} answers every label that reaches its threshold, and has no confidence of them together; "
+            "leave out min_confidence and coverage"
+        )
     if not adapter.problem.has_probabilities:
         raise WrongTaskError(f"{adapter.name!r} predicts a number, of which it cannot say how sure it is")
     return max(confidence or 0.0, 0.0 if coverage is None else adapter.threshold(coverage))
@@ -177,7 +184,7 @@ def _classified(number: int, item: Prediction, threshold: float, more: dict[str,
     kind = Measured if item.probabilities is None else Classified
     return kind(
         index=number,
-        label=None if abstained or item.probabilities is None else item.labels[item.best],
+        label=None if abstained or not item.names else item.names[0],
         probs=values.tolist(),
         num_classes=len(values),
         abstained=abstained,
@@ -190,10 +197,11 @@ def _classified(number: int, item: Prediction, threshold: float, more: dict[str,
 
 
 def _scores(item: Prediction) -> list[Score]:
+    """Return all labels, those that are answered first: a client takes the first one for the answer."""
     values = item.logits if item.probabilities is None else item.probabilities
     labels = item.labels or ("LABEL_0",)
-    scores = [Score(score=float(value), label=label) for value, label in zip(values, labels, strict=True)]
-    return sorted(scores, key=lambda score: -score.score)
+    order = sorted(range(len(values)), key=lambda number: (number not in item.answered, -values[number]))
+    return [Score(score=float(values[number]), label=labels[number]) for number in order]
 
 
 def _asked_document(item: str | Question | ChoiceQuestion) -> Document:

@@ -23,6 +23,7 @@ from foretoken.inference.shared_base import SharedBase
 from foretoken.lengthening import short_name
 from foretoken.machine.precision import FP32
 from foretoken.memory import keep_few_primitives
+from foretoken.serving.adapters import CLASSIFIED
 from foretoken.serving.bank import MixedBank
 from foretoken.serving.engine import Engine
 from foretoken.serving.folders import check_name, checked_folder
@@ -33,7 +34,6 @@ from foretoken.serving.http.metrics import Metrics
 from foretoken.serving.http.service import Service
 from foretoken.serving.http.settings import ServerSettings
 from foretoken.serving.store import Store
-from foretoken.serving.tasks import CLASSIFIED
 
 log = logging.getLogger(__name__)
 _BACKLOG = 2048  # connections that are not taken up yet

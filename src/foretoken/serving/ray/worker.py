@@ -35,6 +35,7 @@ _MEMORY = 2 * 10**9  # bytes of adapters that stay loaded
 _ANSWERS = {
     "adapter": pa.string(),
     "label": pa.string(),
+    "prediction": pa.list_(pa.string()),
     "labels": pa.list_(pa.string()),
     "probabilities": pa.list_(pa.float64()),
     "value": pa.float64(),
@@ -201,8 +202,8 @@ def _answer(name: str | None, asked: Asked) -> dict[str, Any]:
     answer |= {"tokens": found.tokens, "truncated": found.truncated}
     if found.probabilities is None:
         return answer | _numbers(found)
-    probabilities = found.probabilities.tolist()
-    return answer | {"label": found.labels[found.best], "labels": list(found.labels), "probabilities": probabilities}
+    answer |= {"labels": list(found.labels), "probabilities": found.probabilities.tolist()}
+    return answer | {"label": next(iter(found.names), None), "prediction": found.names}
 
 
 def _numbers(found: Prediction) -> dict[str, Any]:

@@ -125,6 +125,10 @@ class Problem(ABC):
         """Return what is answered for outputs: class numbers, 0 and 1 of labels, or the outputs themselves."""
         return outputs
 
+    def answered(self, outputs: Outputs) -> list[list[int]]:
+        """Return the numbers of the labels that are answered for each row, the likeliest first; none without labels."""
+        return [[] for _ in outputs]
+
     def decided_on(self, outputs: Outputs, labels: Outputs) -> Problem:
         """Return the problem with what its answers are chosen by, fitted on validation; as it is where nothing is."""
         return self

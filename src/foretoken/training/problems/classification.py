@@ -116,6 +116,10 @@ class Classification(TextProblem):
         """Return the class numbers [n] that are answered for probabilities [n, C]."""
         return np.asarray(outputs).argmax(axis=1) if self.decision is None else self.decision.apply(outputs)
 
+    def answered(self, outputs: Outputs) -> list[list[int]]:
+        """Return the number of the class that is answered for each row of probabilities [n, C], in a list."""
+        return self.decided(outputs)[:, None].tolist()
+
     def decided_on(self, outputs: Outputs, labels: Outputs) -> Classification:
         """Fit the weights of the classes, where the recipe asks for them."""
         if self.rule is None:

@@ -95,6 +95,11 @@ class MultiLabel(TextProblem):
         outputs = np.asarray(outputs)
         return (outputs >= _SHOWN).astype(np.int64) if self.decision is None else self.decision.apply(outputs)
 
+    def answered(self, outputs: Outputs) -> list[list[int]]:
+        """Return the numbers of the labels that are answered for each row of probabilities [n, L], likeliest first."""
+        rows = zip(np.asarray(outputs), self.decided(outputs), strict=True)
+        return [sorted(np.flatnonzero(held).tolist(), key=lambda index: -row[index]) for row, held in rows]
+
     def decided_on(self, outputs: Outputs, labels: Outputs) -> MultiLabel:
         """Fit the thresholds of the labels, where the recipe asks for them."""
         rule = self.rule
@@ -137,14 +142,13 @@ class MultiLabel(TextProblem):
     def to_json(self, outputs: Outputs, rows: Table) -> list[dict[str, object]]:
         """Return the labels, the likeliest one first, and all probabilities."""
         return [
-            self.answer(row, held)
-            for row, held in zip(np.asarray(outputs).tolist(), self.decided(outputs), strict=True)
+            self.answer(row, numbers)
+            for row, numbers in zip(np.asarray(outputs).tolist(), self.answered(outputs), strict=True)
         ]
 
-    def answer(self, row: Sequence[float], held: np.ndarray) -> dict[str, object]:
-        """Return what is said of a document with these probabilities and labels."""
-        order = sorted(np.flatnonzero(held).tolist(), key=lambda index: -row[index])
+    def answer(self, row: Sequence[float], numbers: Sequence[int]) -> dict[str, object]:
+        """Return what is said of a document with these probabilities and numbers of labels."""
         return {
-            "labels": [self.labels[index] for index in order],
+            "labels": [self.labels[index] for index in numbers],
             "probabilities": {label: round(value, 6) for label, value in zip(self.labels, row, strict=True)},
         }

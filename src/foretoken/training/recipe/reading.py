@@ -16,6 +16,7 @@ from foretoken.training.recipe.yaml_text import DEEPEST, LONGEST, parse_yaml
 _UNUSABLE = re.compile("[\x00-\x08\x0b\x0c\x0e-\x1f\x7f\ud800-\udfff]")  # tabs and new lines may separate columns
 _YAML_TEXT = re.compile(r"""~|null|Null|NULL||"([^"\\]|\\.)*"|'([^']|'')*'""")  # null, or a text in quotes
 _LONGEST_PATH, _LONGEST_NAME = 4096, 255  # bytes, on Linux
+_OF_CLASSES = ("training.class_weights.", "decision.cost.")  # whose keys are names of classes, with any dots
 _PATHS = ("model", "output", "data.path", "data.train", "data.validation", "data.test")
 
 
@@ -73,10 +74,13 @@ def apply_overrides(values: Values, overrides: Values) -> dict[str, Any]:
 
     >>> apply_overrides({}, {"method.r": 4, "method": "lora"})
     {'method': {'name': 'lora', 'r': 4}}
+    >>> apply_overrides({"decision": "f1"}, {"decision.cost.sci.med": 5})
+    {'decision': {'cost': {'sci.med': 5}}}
     """
     merged = dict(values)
     for key, value in sorted(overrides.items(), key=lambda item: item[0].count(".")):
-        path = key.split(".")
+        of_classes = next((group for group in _OF_CLASSES if key.startswith(group)), "")
+        path = [*of_classes.split(".")[:-1], key.removeprefix(of_classes)] if of_classes else key.split(".")
         if len(path) > DEEPEST:
             raise RecipeError(f"{quoted(key)}: more than {DEEPEST} groups within each other")
         merged = _set(merged, path, value)
@@ -101,9 +105,11 @@ def plain_errors(values: object) -> Errors:
 
 
 def _set(values: object, path: Sequence[str], value: object) -> dict[str, Any]:
-    group = dict(values) if isinstance(values, dict) else {"name": values} if isinstance(values, str) else {}
+    group = dict(values) if isinstance(values, dict) else {}
     first, *rest = path
-    group[first] = _set(group.get(first), rest, value) if rest else value
+    before = group.get(first)
+    named = {"name": before} if first == "method" and isinstance(before, str) else before
+    group[first] = _set(named, rest, value) if rest else value
     return group
 
 

@@ -96,6 +96,18 @@ class Card:
             raise ConfigError(f"labels: got {quoted(self.labels)}, expected at least two tags")
         for label in self.labels:
             _check_text(label)
+        self._check_fitted()
+
+    def _check_fitted(self) -> None:
+        """Refuse what was fitted for other labels, or for another number of labels per document."""
+        kind, link = ("thresholds", "sigmoid") if self.problem == MULTI_LABEL else ("weights", "softmax")
+        for name in ("decision", "unscaled_decision"):
+            decision = getattr(self, name)
+            if decision is not None and len(getattr(decision, kind)) != len(self.labels):
+                expected = f"{len(self.labels)} {kind}, one for each label"
+                raise ConfigError(f"{name}: got {quoted(decision.to_dict())}, expected {expected}")
+        if self.scaling is not None and self.scaling.link != link:
+            raise ConfigError(f"scaling: got one of the link {self.scaling.link}, expected {link} for {self.problem}")
 
     def make_problem(self) -> Problem | None:
         """Return what the folder predicts; None for classes that the card does not name."""

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 import re
+from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
@@ -14,14 +15,15 @@ import pyarrow.parquet as pq
 from huggingface_hub import EvalResult
 from peft import PeftConfig
 
+from foretoken.data.problems import CLASSIFICATION, MULTI_LABEL
 from foretoken.data.tasks.base import Task
 from foretoken.data.tasks.table import TASKS
 from foretoken.files import JsonObject
 from foretoken.metrics.classification import best_and_worst, class_scores
 from foretoken.metrics.scaling import Scaling
 from foretoken.metrics.table import CALIBRATION, METRICS, metrics_of, positive_of, repeats_accuracy, with_class
-from foretoken.training.problems import PROBLEMS, Problem
-from foretoken.training.run.card import read_card
+from foretoken.training.problems import PROBLEMS, MultiLabel, Problem
+from foretoken.training.run.card import Card, read_card
 from foretoken.training.run.folder import PREDICTIONS, SAVED
 from foretoken.training.run.intervals import bootstrap_intervals, calibration_intervals
 from foretoken.tuner.checkpoints.model_card import (
@@ -35,6 +37,19 @@ from foretoken.tuner.checkpoints.model_card import (
     table,
 )
 
+_MOST_LABELS = 10  # whose thresholds are shown
+_ANSWERED = {  # without and with what was chosen
+    CLASSIFICATION: (
+        "The class with the largest probability is answered.",
+        "The class with the largest probability times weight is answered. Weights are chosen on validation, or are the "
+        "costs of the recipe.",
+    ),
+    MULTI_LABEL: (
+        "Every label with a probability of 0.5 or more is answered.",
+        "Every label whose probability reaches its threshold is answered. Thresholds are chosen on validation, or "
+        "follow from the costs of the recipe.",
+    ),
+}
 _TRAINED = ("learning_rate", "head_learning_rate", "batch_size", "tokens_per_batch", "precision", "seed")
 _HUB_NAME = re.compile(r"(?:hub:)?(\w[\w.-]*/\w[\w.-]*)")
 
@@ -83,12 +98,15 @@ def describe_run(run: Path, saved: Path, record: JsonObject) -> Described:
         else PROBLEMS[record["problem"]].task_type,
         num_labels=labels if isinstance(labels, int) else None,
         head=recipe.get("head") if isinstance(recipe.get("head"), dict) else None,
+        problem_type="multi_label_classification" if isinstance(problem, MultiLabel) else None,
+        usage=_usage(card),
         datasets=_datasets(recipe["data"], task),
     )
     sections = (
         *_data(recipe["data"], record, task),
         *_training(record),
         *_results(record, split, intervals),
+        *_answers(card, predicted),
         *_classes(record, predicted),
         *_numbers(record),
         *_calibration(record, split, problem, [None, card.scaling], predicted),
@@ -200,6 +218,60 @@ def _titled(metric: str, record: JsonObject) -> str:
 
 def _shown(interval: tuple[float, float] | None) -> str:
     return "" if interval is None else f"{interval[0]:.4f} to {interval[1]:.4f}"
+
+
+def _usage(card: Card) -> list[str]:
+    """Return the lines that answer as decided; none where the likeliest class is answered, and of chunks."""
+    key = "decision" if card.scaling is None else "unscaled_decision"  # the model alone does not scale
+    several, decision = card.problem == MULTI_LABEL, getattr(card, key)
+    if card.recipe.chunks is not None or not (several or decision):
+        return []
+    numbers = f'torch.tensor(card["{key}"]["{next(iter(decision.to_dict()))}"])' if decision else "0.5"
+    texts = '"some text", "and its second one"' if card.pairs else '"some text"'
+    held = "[label for label, is_held in zip(labels, logits.sigmoid() >= numbers) if is_held]"
+    answer = held if several else "labels[int((logits.softmax(-1) * numbers).argmax())]"
+    return [
+        "",
+        "import json",
+        "from pathlib import Path",
+        "import torch",
+        "from transformers import AutoTokenizer",
+        "from transformers.utils import cached_file",
+        "",
+        'card = json.loads(Path(cached_file(folder, "foretoken.json")).read_text(encoding="utf-8"))',
+        f'labels, numbers = card["labels"], {numbers}',
+        "tokenizer = AutoTokenizer.from_pretrained(folder)",
+        f'tokens = tokenizer({texts}, truncation=True, max_length=card["max_length"], return_tensors="pt")',
+        "logits = model.eval()(**tokens).logits[0]",
+        f"print({answer})",
+    ]
+
+
+def _frequent(predicted: Mapping[str, list[Any]]) -> list[str]:
+    """Return the labels of the documents, the most frequent ones first."""
+    counts = Counter(name for row in predicted.get("label", ()) if isinstance(row, list) for name in row)
+    return [label for label, _ in counts.most_common()]
+
+
+def _answers(card: Card, predicted: Mapping[str, list[Any]]) -> Iterator[str]:
+    """Say what is answered for the probabilities, with the numbers of the most frequent labels or of the classes."""
+    if card.problem not in _ANSWERED:
+        return
+    plain, decided = _ANSWERED[card.problem]
+    unscaled = card.decision if card.scaling is None else card.unscaled_decision
+    decisions = {"as trained": unscaled} | ({} if card.scaling is None else {"scaled": card.decision})
+    known = {name: decision for name, decision in decisions.items() if decision is not None}
+    if not known:
+        yield f"## Answers\n\n{plain}"
+        return
+    numbers = [dict(zip(card.labels, it.thresholds or it.weights, strict=True)) for it in known.values()]
+    names = [name for name in dict.fromkeys((*_frequent(predicted), *card.labels)) if name in card.labels]
+    if all(len(set(values.values())) == 1 for values in numbers):
+        names, numbers = ["all"], [{"all": values[names[0]]} for values in numbers]
+    shown = names[:_MOST_LABELS]
+    rows = [(f"`{name}`", *(f"{values[name]:.4f}" for values in numbers)) for name in shown]
+    rest = f" Here are {len(shown)} of {len(names)}; `foretoken.json` has all." * (len(shown) < len(names))
+    yield f"## Answers\n\n{decided}{rest}\n\n{table(('label', *known), rows)}"
 
 
 def _numbers(record: JsonObject) -> Iterator[str]:

@@ -50,6 +50,8 @@ class Described:
         task_type: peft's name of the problem.
         num_labels: outputs of the head, for problems that have a number of them.
         head: the head in the place of transformers' own.
+        problem_type: transformers' name of what the head's outputs are, where it is no single class.
+        usage: the Python that answers with the loaded model.
         sections: what is known beside that, as Markdown.
         results: for the hub's ``model-index``.
         datasets: names on the hub of the data.
@@ -61,6 +63,8 @@ class Described:
     task_type: str | None
     num_labels: int | None = None
     head: dict[str, Any] | None = None
+    problem_type: str | None = None
+    usage: Sequence[str] = ()
     sections: Sequence[str] = ()
     results: Sequence[EvalResult] = ()
     datasets: Sequence[str] = ()
@@ -111,7 +115,9 @@ class Described:
     def _loading(self) -> str:
         needed = "foretoken" if self.head or isinstance(self.config, ForetokenConfig) else "peft transformers"
         lines = ["## How to load it", "", "```bash", f"pip install {needed}", "```", "", "```python"]
-        lines += [*loading_lines(self.config, self.task_type, self.num_labels, self.head), "```"]
+        kind = f", problem_type={self.problem_type!r}" if self.problem_type else ""
+        labels = f", num_labels={self.num_labels}{kind}" if self.task_type in _WITH_LABELS and self.num_labels else ""
+        lines += [*loading_lines(self.config, self.task_type, labels, self.head), *self.usage, "```"]
         return "\n".join(lines)
 
     def _options(self) -> str:
@@ -166,11 +172,13 @@ def described(model: PeftModel) -> Described:
 
 
 def loading_lines(
-    config: PeftConfig | None, task_type: str | None, num_labels: int | None, head: dict[str, Any] | None
+    config: PeftConfig | None, task_type: str | None, labels: str, head: dict[str, Any] | None
 ) -> list[str]:
-    """Return the Python that loads an adapter, or a model that was trained whole, from the folder of the card."""
+    """Return the Python that loads an adapter, or a model that was trained whole, from the folder of the card.
+
+    ``labels`` are the arguments for a head with so many outputs.
+    """
     kind = AUTO_CLASSES[task_type][0] if task_type in AUTO_CLASSES else None
-    labels = f", num_labels={num_labels}" if task_type in _WITH_LABELS and num_labels else ""
     auto = f"AutoModelFor{kind}" if kind and kind != "FeatureExtraction" else "AutoModel"
     if config is None:
         note = [f'# its head is put in place by foretoken: {PREDICT} "some text"'] if head else []
