@@ -14,9 +14,9 @@ from foretoken.metrics.choice import choice_metrics, grouped_exact_match
 from foretoken.metrics.classification import classification_metrics
 from foretoken.metrics.generation import GENERATION_METRICS, generation_metrics
 from foretoken.metrics.regression import regression_metrics
+from foretoken.metrics.risk.selective import aurc, coverage_risk
 from foretoken.metrics.scaling import Scaling, fit_temperature, fit_vector
 from foretoken.metrics.scores import brier_score, negative_log_likelihood
-from foretoken.metrics.selective import aurc, coverage_risk
 from foretoken.metrics.spans import span_metrics, tag_metrics, to_iob2
 from foretoken.metrics.statistics import expected_validation_performance, holm, paired_bootstrap, summary, t_test
 from foretoken.metrics.table import METRICS, PROBLEMS, Metric, check_metric, metric_names

@@ -8,8 +8,8 @@ from numpy.typing import ArrayLike
 from foretoken.errors import DataError
 from foretoken.metrics.calibration import expected_calibration_error, smooth_calibration_error
 from foretoken.metrics.checks import checked_predictions, top_class
+from foretoken.metrics.risk.selective import aurc
 from foretoken.metrics.scores import brier_score, negative_log_likelihood
-from foretoken.metrics.selective import aurc
 
 
 def choice_metrics(probabilities: ArrayLike, labels: ArrayLike, *, n_bins: int = 15) -> dict[str, float]:

@@ -17,8 +17,8 @@ from foretoken.metrics.calibration import (
     upper_edge_calibration_error,
 )
 from foretoken.metrics.checks import check_n_bins, checked_predictions
+from foretoken.metrics.risk.selective import aurc
 from foretoken.metrics.scores import brier_score, negative_log_likelihood
-from foretoken.metrics.selective import aurc
 
 Classes = NDArray[np.int64]
 

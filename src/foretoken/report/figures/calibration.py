@@ -149,7 +149,7 @@ def _diagram(axes: Axes, pooled: Predicted, bins: int, mark: Mark) -> None:
 
 def _risks(group: Group) -> NDArray[np.float64] | None:
     """Return the mean over seeds of the risk at each of the coverages."""
-    from foretoken.metrics.selective import coverage_risk as curve
+    from foretoken.metrics.risk.selective import coverage_risk as curve
 
     found = [np.interp(COVERAGES, *curve(*one)) for run in group.runs if (one := predicted(run)) is not None]
     return np.mean(found, axis=0) if found else None
