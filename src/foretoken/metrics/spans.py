@@ -53,7 +53,7 @@ def tag_metrics(true: Sequence[Sequence[str]], predicted: Sequence[Sequence[str]
 
     >>> scores = tag_metrics([["DET", "NOUN"], ["NOUN"]], [["DET", "NOUN"], ["DET"]])
     >>> {name: round(value, 2) for name, value in scores.items() if name in ("accuracy", "f1_macro")}
-    {'accuracy': 0.67, 'f1_macro': 0.67}
+    {'f1_macro': 0.67, 'accuracy': 0.67}
     """
     from sklearn.metrics import accuracy_score, f1_score
 

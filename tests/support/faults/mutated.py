@@ -27,6 +27,8 @@ PROBLEMS = {  # what a file of each name poses
     "saved": "classification",
     "choices.jsonl": "multiple-choice",
     "words.conll": "token-classification",
+    "words.jsonl": "token-classification",
+    "words.parquet": "token-classification",
     "hops.json": "candidates",
     "targets.jsonl": "generation",
     "targets.csv": "generation",
