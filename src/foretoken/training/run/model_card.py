@@ -106,8 +106,8 @@ def describe_run(run: Path, saved: Path, record: JsonObject) -> Described:
         *_data(recipe["data"], record, task),
         *_training(record),
         *_results(record, split, intervals),
-        *_answers(card, predicted),
         *_classes(record, predicted),
+        *_answers(card, predicted),
         *_numbers(record),
         *_calibration(record, split, problem, [None, card.scaling], predicted),
         f'## Use from the command line\n\n`{PREDICT} "some text"` reads documents as in training: the same columns, '
@@ -264,12 +264,13 @@ def _answers(card: Card, predicted: Mapping[str, list[Any]]) -> Iterator[str]:
     if not known:
         yield f"## Answers\n\n{plain}"
         return
-    numbers = [dict(zip(card.labels, it.thresholds or it.weights, strict=True)) for it in known.values()]
-    names = [name for name in dict.fromkeys((*_frequent(predicted), *card.labels)) if name in card.labels]
+    labels = [f"`{label}`" for label in card.labels]
+    numbers = [dict(zip(labels, it.thresholds or it.weights, strict=True)) for it in known.values()]
+    names = list(dict.fromkeys((*(f"`{label}`" for label in _frequent(predicted)), *labels)))
     if all(len(set(values.values())) == 1 for values in numbers):
-        names, numbers = ["all"], [{"all": values[names[0]]} for values in numbers]
+        names, numbers = ["every label"], [{"every label": values[labels[0]]} for values in numbers]
     shown = names[:_MOST_LABELS]
-    rows = [(f"`{name}`", *(f"{values[name]:.4f}" for values in numbers)) for name in shown]
+    rows = [(name, *(f"{values[name]:.4f}" for values in numbers)) for name in shown]
     rest = f" Here are {len(shown)} of {len(names)}; `foretoken.json` has all." * (len(shown) < len(names))
     yield f"## Answers\n\n{decided}{rest}\n\n{table(('label', *known), rows)}"
 
