@@ -219,11 +219,12 @@ def _missing(values: Values, known: Mapping[str, Field[object]], prefix: str) ->
 def _checked(value: object, wanted: object, item: Field[object], key: str, errors: Errors) -> object:
     got = convert(value, wanted, key, errors)
     if is_number(got):
-        errors.extend(_out_of_range(got, item.metadata, key))
+        errors.extend(out_of_range(got, item.metadata, key))
     return got
 
 
-def _out_of_range(value: float, limits: Values, key: str) -> Errors:
+def out_of_range(value: float, limits: Values, key: str) -> Errors:
+    """Return one line for each limit of an option that a number of this key does not keep."""
     checks = [
         ("at least", limits.get("at_least"), lambda limit: value >= limit),
         ("above", limits.get("above"), lambda limit: value > limit),

@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import argparse
+import math
 import re
 from collections import defaultdict
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import MISSING, Field, fields
 from pathlib import Path
 from types import UnionType
@@ -13,7 +14,7 @@ from typing import Any, Literal, NoReturn, TypeVar, Union, get_args, get_origin
 
 from foretoken import left
 from foretoken.errors import ConfigError, cut, no_such, quoted
-from foretoken.options import types_of
+from foretoken.options import out_of_range, types_of
 from foretoken_cli.console import say_lines
 
 T = TypeVar("T")
@@ -94,6 +95,31 @@ def whole(least: int, most: int) -> Callable[[str], int]:
     return read
 
 
+def number(limits: Mapping[str, Any]) -> Callable[[str], float]:
+    """Return the type of an argument that takes numbers within an option's limits.
+
+    >>> number({"above": 0, "below": 1})("0.05")
+    0.05
+    >>> number({"above": 0, "below": 1})("5")
+    Traceback (most recent call last):
+    ...
+    argparse.ArgumentTypeError: got 5.0, expected below 1
+    """
+
+    def read(text: str) -> float:
+        try:
+            value = float(text)
+        except ValueError:
+            value = math.nan
+        if not math.isfinite(value):
+            raise argparse.ArgumentTypeError(f"got {quoted(text)}, expected a number")
+        for error in out_of_range(value, limits, ""):
+            raise argparse.ArgumentTypeError(error.removeprefix(": "))
+        return value
+
+    return read
+
+
 def _argument(item: Field[object], wanted: object) -> tuple[list[str], dict[str, Any]]:
     """Return the names of an argument, and what argparse has to know about it."""
     about = item.metadata
@@ -108,6 +134,8 @@ def _argument(item: Field[object], wanted: object) -> tuple[list[str], dict[str,
         settings["type"] = _choice(item.name, get_args(kind))
     elif kind is int:
         settings["type"] = whole(about.get("at_least", -_LARGEST), about.get("at_most", _LARGEST))
+    elif kind is float:
+        settings["type"] = number(about)
     elif kind is Path:
         settings["type"] = Path
     if "metavar" in about:

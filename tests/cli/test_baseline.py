@@ -41,7 +41,8 @@ def test_the_folder_is_that_of_a_run(run, record, recipe, cli):
     rows = pq.read_table(run / "predictions.parquet").to_pylist()
     assert {row["split"] for row in rows} == {"validation", "test"}
     assert all(row["prob_ham"] + row["prob_spam"] == pytest.approx(1) for row in rows)
-    assert {path.name for path in (run / "model").iterdir()} == {"foretoken.json", "tfidf.json", "tfidf.safetensors"}
+    files = {"foretoken.json", "tfidf.json", "tfidf.safetensors", "validation.parquet"}
+    assert {path.name for path in (run / "model").iterdir()} == files
     again = cli("train", recipe())
     assert "is not repeated" in again.err
     assert "tf-idf" in again.out

@@ -3,6 +3,7 @@
 import base64
 import shutil
 import struct
+from dataclasses import replace
 
 import datasets
 import httpx
@@ -16,9 +17,12 @@ from peft import PeftModel, get_peft_model
 from transformers import AutoModel, AutoModelForSequenceClassification, pipeline
 
 from foretoken import LoraConfig
-from foretoken.errors import AdapterError
+from foretoken.errors import AdapterError, ConfigError
+from foretoken.inference.guarantee import Limit
 from foretoken.inference.predictor import load_for_inference, predict_rows
 from foretoken.serving.http.metrics import MOST_LABELS, Metrics
+from foretoken.serving.http.server import start_engine
+from foretoken.serving.http.settings import ServerSettings
 
 from support.served import make_store, serving
 from support.served_questions import save
@@ -246,13 +250,71 @@ def test_coverage_chooses_the_threshold_from_validation(adapters, tmp_path):
     shutil.copytree(adapters[1]["spam"], run / "adapter")
     (run / "run.json").write_text("{}")
     sure = np.linspace(0.5, 0.99, 50)
-    table = {"split": ["validation"] * 50, "prob_ham": sure, "prob_spam": 1 - sure}
+    table = {"split": ["validation"] * 50, "label": ["ham"] * 50, "prob_ham": sure, "prob_spam": 1 - sure}
     pq.write_table(pa.table(table), run / "predictions.parquet")
     adapter = make_store(adapters[0], {"run": run}).get("run")
+    confidences = adapter.evidence.outputs.max(axis=1)
     for coverage in (0.2, 0.5, 1.0):
-        kept = (adapter.confidences >= adapter.threshold(coverage)).mean()
+        kept = (confidences >= adapter.threshold(coverage)).mean()
         assert kept == pytest.approx(coverage, abs=0.02)
-    assert adapter.confidences.max() < 0.99  # the temperature of the card is 2
+    assert confidences.max() < 0.99  # the temperature of the card is 2
+
+
+@pytest.fixture(scope="module")
+def guaranteed(adapters, tmp_path_factory):
+    """A store of adapters with their validation predictions beside them."""
+    folders = {name: tmp_path_factory.mktemp("known") / name for name in ("spam", "stars")}
+    generator = np.random.default_rng(0)
+    sure = generator.uniform(0.5, 1, 2000)
+    right = generator.random(2000) > (1 - sure) / 2
+    known = {
+        "spam": {"label": np.where(right, "ham", "spam"), "prob_ham": sure, "prob_spam": 1 - sure},
+        "stars": {"label": generator.normal(size=99), "prediction": np.zeros(99)},
+    }
+    for name, folder in folders.items():
+        shutil.copytree(adapters[1][name], folder)
+        split = {"split": ["validation"] * len(known[name]["label"])}
+        pq.write_table(pa.table(split | known[name]), folder / "validation.parquet")
+    return make_store(adapters[0], folders | {"topic": adapters[1]["topic"]})
+
+
+def test_a_request_may_ask_for_a_guarantee_of_its_adapter(guaranteed):
+    with serving(guaranteed) as (address, service), httpx.Client(base_url=address, timeout=60) as client:
+        texts = [f"word{number} lunch" * (number + 1) for number in range(12)]
+        asked = {"model": "spam", "input": texts}
+        free = ok(client.post("/classify", json=asked))["data"]
+        held = ok(client.post("/classify", json=asked | {"max_error": 0.1}))["data"]
+        fitted = guaranteed.get("spam").guarantee(Limit(0.1)).fitted
+        assert fitted.errors / fitted.answered < 0.1
+        assert [row["abstained"] for row in held] == [max(row["probs"]) <= fitted.threshold for row in free]
+        assert [row["label"] for row in held] == [
+            None if row["abstained"] else before["label"] for row, before in zip(held, free, strict=True)
+        ]
+        sets = ok(client.post("/classify", json=asked | {"max_error": 0.1, "answer": "sets"}))["data"]
+        assert all(row["label"] in row["set"] and not row["abstained"] for row in sets)
+        (number,) = ok(client.post("/classify", json={"model": "stars", "input": "a b", "max_error": 0.1}))["data"]
+        width = np.sort(np.abs(guaranteed.get("stars").evidence.labels))[-10]
+        assert number["interval"] == pytest.approx([number["probs"][0] - width, number["probs"][0] + width], abs=1e-5)
+        for model, more, message in [
+            ("spam", {"max_error": 0.0001}, "it takes"),
+            ("spam", {"confidence": 0.9}, "max_error"),
+            ("spam", {"max_error": 1.5}, "max_error"),
+            ("stars", {"max_error": 0.1, "answer": "abstain"}, "answer: got abstain for regression"),
+            ("topic", {"max_error": 0.1}, "not known; serve its run folder"),
+        ]:
+            refused = client.post("/classify", json={"model": model, "input": "a"} | more)
+            assert (refused.status_code, message in refused.json()["error"]["message"]) == (422, True), refused.text
+        service.settings = replace(service.settings, limit=Limit(0.1))
+        assert ok(client.post("/classify", json=asked))["data"] == held
+
+
+def test_a_server_starts_with_a_limit_where_all_adapters_can_keep_it(adapters, guaranteed):
+    folders = {name: guaranteed.get(name).folder for name in ("spam", "stars")}
+    settings = ServerSettings(sources=folders | {"names": adapters[1]["names"]}, limit=Limit(0.1))
+    start_engine(settings, str(adapters[0]), Metrics()).close()
+    unknown = replace(settings, sources={"topic": adapters[1]["topic"]})
+    with pytest.raises(ConfigError, match="max_error: the validation predictions of 'topic' are not known"):
+        start_engine(unknown, str(adapters[0]), Metrics())
 
 
 @pytest.mark.parametrize("family", ["gpt2", "bart", "t5"])

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any, TypeAlias
 from foretoken.data.plain_table import PlainTable, Table
 from foretoken.data.readers.rows import ERROR, BadRow, BadRows
 from foretoken.errors import AdapterError, DataError
+from foretoken.inference.guarantee import Guarantee
 from foretoken.inference.predictor import (
     Predictor,
     load_for_inference,
@@ -109,7 +110,7 @@ def answer_pieces(
     Args:
         predictor: what predicts.
         pieces: rows of the source that are usable, with those between them that are not; as many pieces as there are.
-        settings: those of :func:`predict_table`.
+        settings: those of :func:`predict_table`, and the ``guarantee`` of the answers.
 
     Raises:
         DataError: a row has no tokens, and that is an error.
@@ -124,7 +125,12 @@ def answer_pieces(
 
 
 def answer_rows(
-    predictor: AnyPredictor, table: datasets.Dataset | PlainTable, bad_rows: BadRows, **settings: Any
+    predictor: AnyPredictor,
+    table: datasets.Dataset | PlainTable,
+    bad_rows: BadRows,
+    *,
+    guarantee: Guarantee | None = None,
+    **settings: Any,
 ) -> tuple[list[dict[str, Any]], Truncation]:
     """Return the answers for one piece of a source, and what truncation cost; see :func:`answer_pieces`."""
     bad = {row.number: {"id": row.id, "error": row.reason} for row in bad_rows.rows}
@@ -138,9 +144,11 @@ def answer_rows(
             raise
         bad_rows.rows += [BadRow(numbers[row], names[row], names[row], reason) for row, reason in reasons.items()]
         others = table.select([row for row in range(len(names)) if row not in reasons])
-        return answer_rows(predictor, others, bad_rows, **settings)
+        return answer_rows(predictor, others, bad_rows, guarantee=guarantee, **settings)
     said = posed(predictor, scaled=settings.get("scaled", True)).to_json(outputs, table) if names else []
-    answers = {number: {"id": name} | answer for number, name, answer in zip(numbers, names, said, strict=True)}
+    more = guarantee.additions(outputs) if guarantee is not None and names else [{} for _ in said]
+    rows = zip(numbers, names, said, more, strict=True)
+    answers = {number: {"id": name} | answer | added for number, name, answer, added in rows}
     return [answer for _, answer in sorted((bad | answers).items())], truncation
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
+from functools import lru_cache
 from pathlib import Path
 from typing import Any
 
@@ -18,6 +19,7 @@ from foretoken.data.problems import (
     TOKEN_CLASSIFICATION,
 )
 from foretoken.errors import AdapterError, ConfigError
+from foretoken.inference.guarantee import Evidence, Guarantee, Limit, confidences_of, kind_of, validation_of
 from foretoken.inference.shared_base import SharedBase
 from foretoken.metrics.scaling import Scaling
 from foretoken.sentence_encoders import Pool, SentenceEncoder
@@ -29,7 +31,6 @@ from foretoken.training.tokens.encode import EncodeSettings, model_max_length, t
 from foretoken.tuner.bank.bank import AdapterInfo
 from foretoken.tuner.dimensions import takes_global_attention
 
-PREDICTIONS = "predictions.parquet"  # beside a run's adapter
 EMBEDDINGS = "embeddings"  # all that is asked of what has no head
 SERVED = (CLASSIFICATION, REGRESSION, TOKEN_CLASSIFICATION, MULTIPLE_CHOICE, QUESTION_ANSWERING)
 
@@ -46,7 +47,7 @@ class Adapter:
         problem: what it predicts.
         settings: how documents become tokens.
         scaling: of the probabilities, fitted when it was trained; None where none was.
-        confidences: of the validation documents, sorted; None where its run is not known.
+        evidence: the validation documents and what was predicted for them; None where that is not known.
         waiting: requests that need it and are not answered yet.
         is_owned: whether its folder goes when it is removed.
         pool: what vectors of texts are made with of their last states; None for an encoder-decoder, which has two.
@@ -60,7 +61,7 @@ class Adapter:
     problem: Problem
     settings: EncodeSettings
     scaling: Scaling | None = None
-    confidences: np.ndarray | None = None
+    evidence: Evidence | None = None
     waiting: int = 0
     is_owned: bool = False
     pool: Pool | None = "mean"
@@ -80,14 +81,28 @@ class Adapter:
         """Return the confidence that this share of the validation documents has or exceeds.
 
         Raises:
-            ConfigError: the confidences of its validation documents are not known.
+            ConfigError: its validation documents are not known.
         """
-        if self.confidences is None:
+        evidence = self._known_evidence("coverage")
+        return float(np.quantile(confidences_of(evidence.problem, evidence.outputs), 1 - coverage, method="higher"))
+
+    def guarantee(self, limit: Limit) -> Guarantee:
+        """Return what keeps a limit, fitted on the validation documents.
+
+        Raises:
+            ConfigError: its validation documents are not known, or its problem has no such guarantee.
+            DataError: they do not suffice.
+        """
+        kind_of(self.problem, limit)
+        return _fitted(self._known_evidence("max_error"), limit)
+
+    def _known_evidence(self, option: str) -> Evidence:
+        if self.evidence is None:
             raise ConfigError(
-                f"coverage: the validation predictions of {self.name!r} are not known; serve its run folder, or give "
+                f"{option}: the validation predictions of {self.name!r} are not known; serve its run folder, or give "
                 "min_confidence"
             )
-        return float(np.quantile(self.confidences, 1 - coverage, method="higher"))
+        return self.evidence
 
 
 def read_adapter(name: str, key: str, folder: Path, base: SharedBase, info: AdapterInfo, frozen: Adapter) -> Adapter:
@@ -114,7 +129,7 @@ def read_adapter(name: str, key: str, folder: Path, base: SharedBase, info: Adap
         problem=problem.for_model(base.config, base.tokenizer),
         settings=frozen.settings if embeds else settings,
         scaling=card.scaling,
-        confidences=_confidences(folder / PREDICTIONS, problem, card.scaling),
+        evidence=validation_of(folder, problem, card.scaling),
         pool=frozen.pool if embeds else frozen.pool and "mean",
         asks_for_global=answers and _asks_for_global(base),
     )
@@ -141,19 +156,6 @@ def _asks_for_global(base: SharedBase) -> bool:
     return kind is not None and takes_global_attention(kind)
 
 
-def _confidences(file: Path, problem: Problem, scaling: Scaling | None) -> np.ndarray | None:
-    """Return the sorted confidences of a run's validation documents, scaled as the answers are."""
-    if not file.is_file() or problem.name != CLASSIFICATION:
-        return None
-    import pyarrow.parquet as pq
-    from pyarrow import ArrowException
-
-    columns = [f"prob_{label}" for label in problem.labels]
-    try:
-        table = pq.read_table(file, columns=columns, filters=[("split", "=", "validation")])
-    except (ArrowException, OSError) as error:
-        raise AdapterError(f"{file} is damaged or of another run: {error}"[:300]) from error
-    if not len(table):
-        return None
-    outputs = np.column_stack([table[name].to_numpy() for name in columns])
-    return np.sort((outputs if scaling is None else scaling.apply(outputs)).max(axis=1))
+@lru_cache(maxsize=256)
+def _fitted(evidence: Evidence, limit: Limit) -> Guarantee:
+    return evidence.guarantee(limit)

@@ -22,6 +22,7 @@ def _packed(numbers: list[int]) -> array[int]:
 
 Text = Annotated[str, Field(min_length=1)]
 Share = Annotated[float, Field(ge=0, le=1)]
+OpenShare = Annotated[float, Field(gt=0, lt=1)]
 Many = Annotated[list[T], Field(min_length=1, fail_fast=True)]
 TokenIds = Annotated[Many[Annotated[int, Field(ge=0, lt=2**31)]], AfterValidator(_packed)]
 Input = Annotated[Text | Many[Text] | TokenIds | Many[TokenIds], Field(union_mode="left_to_right")]
@@ -68,17 +69,25 @@ class ClassifyRequest(Asked):
     use_activation: bool | None = Field(None, description="false: logits in the place of probabilities")
     min_confidence: Share | None = Field(None, description="abstain where the answer is less sure than this")
     coverage: Share | None = Field(None, description="abstain below the confidence of this share of validation")
+    max_error: OpenShare | None = Field(None, description="guarantee that no larger share of the answers is wrong")
+    confidence: OpenShare | None = Field(None, description="of the guarantee, 0.95 where it is left out")
+    answer: Literal["abstain", "sets"] | None = Field(None, description="with max_error: abstentions, or sets")
     explain: bool = Field(False, description="of one text: which words or passages the answer rests on")
 
 
 class Classified(BaseModel):
-    """What is predicted for one document; ``label`` is null for a number, and where the adapter abstains."""
+    """What is predicted for one document; ``label`` is null for a number, and where the adapter abstains.
+
+    ``set`` and ``interval`` are what is guaranteed with ``max_error`` to hold the right class or number.
+    """
 
     index: int
     label: str | None
     probs: list[float]
     num_classes: int
     abstained: bool = False
+    set: list[str] | None = None
+    interval: list[float] | dict[str, list[float]] | None = None
     truncated: bool = False
     tokens: int = 0
 

@@ -25,6 +25,7 @@ from foretoken.training.tokens.encode import TokenRow
 from foretoken.training.tokens.texts import encode_texts
 
 T = TypeVar("T", covariant=True)
+CLASSIFIED = (CLASSIFICATION, REGRESSION)  # what /classify answers
 Kind: TypeAlias = Literal["logits", "states"]
 
 
@@ -94,6 +95,7 @@ class Prediction:
         tokens: how many were read.
         truncated: whether the document was longer.
         numbers: for regression what ``foretoken predict`` says: ``value`` or ``values``, and ``std`` if it is fitted.
+        best: the number of the label that is answered.
     """
 
     labels: tuple[str, ...]
@@ -102,16 +104,12 @@ class Prediction:
     tokens: int
     truncated: bool
     numbers: dict[str, Any] = field(default_factory=dict)
-
-    @property
-    def best(self) -> int:
-        """The number of the likeliest label."""
-        return 0 if self.probabilities is None else int(self.probabilities.argmax())
+    best: int = 0
 
     @property
     def confidence(self) -> float:
-        """The probability of the likeliest label; 1 for a number."""
-        return 1.0 if self.probabilities is None else float(self.probabilities.max())
+        """The probability of the label that is answered; 1 for a number."""
+        return 1.0 if self.probabilities is None else float(self.probabilities[self.best])
 
 
 @dataclass(frozen=True)
@@ -127,7 +125,7 @@ class Classify:
 
     def prepare(self, adapter: Adapter, document: Document) -> Prepared[Prediction]:
         """Return the document, or its chunks where the adapter was trained with chunks."""
-        check_task(adapter, CLASSIFICATION, REGRESSION)
+        check_task(adapter, *CLASSIFIED)
         if adapter.problem.pairs != (document.pair is not None):
             expected = "pairs of texts" if adapter.problem.pairs else "single texts"
             raise WrongTaskError(f"{adapter.name!r} was trained on {expected}")
@@ -140,7 +138,8 @@ class Classify:
                 numbers = adapter.problem.to_json(outputs, PlainTable({}))[0]
                 return Prediction(adapter.labels, outputs.reshape(-1), None, tokens, truncated, numbers)
             scaled = outputs if adapter.scaling is None else adapter.scaling.apply(outputs)
-            return Prediction(adapter.labels, logits, scaled[0], tokens, truncated)
+            best = int(adapter.problem.decided(scaled)[0])
+            return Prediction(adapter.labels, logits, scaled[0], tokens, truncated, best=best)
 
         return Prepared(rows, finish)
 

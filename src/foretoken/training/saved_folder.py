@@ -11,10 +11,10 @@ from huggingface_hub.errors import LocalEntryNotFoundError
 from foretoken.errors import AdapterError, cut
 from foretoken.lengthening import DEMO_MODEL, resolve_source
 from foretoken.sentence_encoders import POOLING
-from foretoken.training.run.folder import RECORD, SAVED
+from foretoken.training.run.folder import RECORD, SAVED, VALIDATION
 from foretoken.training.run.record import read_record
 
-FETCHED = ("*.json", "*.safetensors", "*.txt", "*.model", "*.jinja", POOLING)  # no pickles, and nothing that runs
+FETCHED = ("*.json", "*.safetensors", "*.txt", "*.model", "*.jinja", POOLING, VALIDATION)  # nothing that runs
 EXPECTED = "expected a folder with adapter_config.json (adapter), run.json (run) or config.json (model)"
 _NAME = re.compile(r"\w[\w.-]*/\w[\w.-]*")
 

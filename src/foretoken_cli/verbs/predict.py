@@ -5,13 +5,14 @@ from __future__ import annotations
 import json
 import logging
 import sys
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections import Counter
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, fields
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import TYPE_CHECKING, Any, Literal, Protocol
 
-from foretoken.errors import ConfigError, DataError
+from foretoken.errors import AdapterError, ConfigError, DataError
 from foretoken.options import option
 from foretoken_cli.console import described, say
 from foretoken_cli.inference import InferenceOptions
@@ -23,10 +24,12 @@ if TYPE_CHECKING:
     from foretoken.data.plain_table import PlainTable
     from foretoken.data.readers.rows import BadRows
     from foretoken.inference.any_predictor import AnyPredictor
+    from foretoken.inference.guarantee import Evidence, Guarantee
 
 log = logging.getLogger(__name__)
 _WITH_RAY = ("workers", "adapter_column", "rows_per_block")
-_WITHOUT_RAY = ("text", "batch_size", "unscaled", "attention_engine", "packing", "strict")
+_OF_THE_LIMIT = ("confidence", "answer", "guarantee_from")
+_WITHOUT_RAY = ("text", "batch_size", "unscaled", "attention_engine", "packing", "strict", "max_error", *_OF_THE_LIMIT)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -39,6 +42,22 @@ class PredictCommand(InferenceOptions):
         "write there instead of to stdout: a JSON object per line (.jsonl), with --ray a folder", None, short="-o"
     )
     strict: bool = option("stop at a row that cannot be used, in place of giving it an `error` and exit code 1", False)
+    max_error: float | None = option(
+        "guarantee that no larger share of the answers is wrong: abstain from the others, or answer with sets or "
+        "intervals",
+        None,
+        above=0,
+        below=1,
+    )
+    confidence: float | None = option(
+        "of the guarantee, over the draw of the labelled documents (default: 0.95)", None, above=0, below=1
+    )
+    answer: Literal["abstain", "sets"] | None = option(
+        "with --max-error: one class or an abstention, or a set of classes (default: what the problem has)", None
+    )
+    guarantee_from: str | None = option(
+        "labelled file that training has not seen, for --max-error (default: the validation documents)", None
+    )
     ray: bool = option("parquet to parquet with workers of a Ray cluster: $RAY_ADDRESS, or one of this machine", False)
     workers: int = option("processes with a model each, with --ray", 1, at_least=1, at_most=10_000)
     adapter_column: str | None = option(
@@ -64,19 +83,21 @@ def run(words: Sequence[str]) -> int:
     answers = answer_pieces(
         predictor,
         pieces_of(options, predictor, ERROR if options.strict else DROP),
+        guarantee=_guarantee(options, predictor),
         batch_size=options.batch_size,
         tokens_per_batch=options.tokens_per_batch,
         scaled=not options.unscaled,
     )
-    rows, errors, first = 0, 0, ""
+    said, first = Counter[object](), ""
     with written(options.output) as write:
         for answer in answers:
             write(json_line(answer, to_stdout=options.output is None))
-            rows += 1
-            if "error" in answer:
-                errors, first = errors + 1, first or answer["error"]
+            first = first or answer.get("error", "")
+            said["error" if "error" in answer else answer.get("abstained")] += 1
+    _say_abstained(said)
+    errors = said["error"]
     if errors:
-        count = f"{errors:,} of {rows:,} rows"
+        count = f"{errors:,} of {said.total():,} rows"
         log.error("%s: an error in the place of an answer; the first: %s", count, first)
     return 1 if errors else 0
 
@@ -91,6 +112,56 @@ def written(output: Path | None) -> Iterator[Callable[[str], object]]:
         return
     with atomic_file(output) as temporary, temporary.open("w", encoding="utf-8", newline="\n") as file:
         yield lambda line: file.write(f"{line}\n")
+
+
+def _guarantee(options: PredictCommand, predictor: AnyPredictor) -> Guarantee | None:
+    """Return the guarantee that is asked for, fitted on validation or on a labelled file."""
+    if options.max_error is None:
+        for name in _OF_THE_LIMIT:
+            _refuse_unless_default(options, name, "needs --max-error")
+        return None
+    from foretoken.inference.any_predictor import posed
+    from foretoken.inference.guarantee import Limit, kind_of, validation_of
+
+    scaled, limit = not options.unscaled, Limit(options.max_error, options.confidence, options.answer)
+    kind_of(predictor.problem, limit)
+    if options.guarantee_from is None:
+        scaling = predictor.scaling if scaled else None
+        evidence = validation_of(Path(options.folder), posed(predictor, scaled=scaled), scaling)
+        if evidence is None:
+            raise AdapterError(
+                f"{options.folder}: the predictions for its validation documents, validation.parquet beside the model, "
+                "are not there; name a labelled file with --guarantee-from, or train again"
+            )
+    else:
+        evidence = _evidence_from(options.guarantee_from, options, predictor)
+    guarantee = evidence.guarantee(limit)
+    log.info("guaranteed: %s", guarantee.says)
+    return guarantee
+
+
+def _evidence_from(file: str, options: PredictCommand, predictor: AnyPredictor) -> Evidence:
+    from foretoken.data.load import load_examples
+    from foretoken.data.options import DataOptions
+    from foretoken.inference.evaluate import predicted
+    from foretoken.inference.guarantee import Evidence
+
+    data = DataOptions(path=file, **{**predictor.columns, **options.columns})
+    documents = load_examples(file, data, predictor.problem.name, predictor.problem.labels)
+    outcome = predicted(
+        predictor,
+        documents,
+        batch_size=options.batch_size,
+        tokens_per_batch=options.tokens_per_batch,
+        scaled=not options.unscaled,
+    )
+    return Evidence(outcome.problem, outcome.outputs, outcome.labels)
+
+
+def _say_abstained(said: Mapping[object, int]) -> None:
+    answered, abstained = said.get(False, 0), said.get(True, 0)
+    if answered or abstained:
+        log.info("%s of %s documents are answered", f"{answered:,}", f"{answered + abstained:,}")
 
 
 def _run_with_ray(options: PredictCommand) -> int:

@@ -42,6 +42,13 @@ class ServeCommand:
         "type in which adapters are kept; half of float32 takes half of the memory (default: the model's)", None
     )
     precision: Precision = option(PRECISION, "fp32")
+    max_error: float | None = option(
+        "guarantee that no larger share of an adapter's answers is wrong, where a request does not say",
+        None,
+        above=0,
+        below=1,
+    )
+    confidence: float | None = option("of the guarantee (default: 0.95)", None, above=0, below=1)
     allowed_hosts: list[str] | None = option(
         "name by which clients call the server, or *.a.com; may be repeated (default: localhost; any with a key)",
         None,
@@ -80,12 +87,16 @@ def run(words: Sequence[str]) -> int:
         raise ConfigError("--replicas needs --ray; without it the server is one process")
     if options.explain:
         import_module("captum")
+    from foretoken.inference.guarantee import Limit
     from foretoken.serving.engine import Limits
     from foretoken.serving.http.logs import json_logs
     from foretoken.serving.http.server import serve
     from foretoken.serving.http.settings import ServerSettings
 
+    if options.confidence is not None and options.max_error is None:
+        raise ConfigError("--confidence needs --max-error")
     settings = ServerSettings(
+        limit=None if options.max_error is None else Limit(options.max_error, options.confidence),
         sources=_sources(options.folders or []),
         model=options.model,
         accept_changed=options.accept_changed,

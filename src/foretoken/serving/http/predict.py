@@ -10,9 +10,11 @@ from typing import Annotated, Any
 import numpy as np
 from fastapi import APIRouter, Depends, Request, Response
 from pydantic import BaseModel
+from starlette.concurrency import run_in_threadpool
 
 from foretoken.data.problems import MULTIPLE_CHOICE, QUESTION_ANSWERING, TOKEN_CLASSIFICATION
 from foretoken.errors import ConfigError
+from foretoken.inference.guarantee import Limit
 from foretoken.serving.adapters import Adapter
 from foretoken.serving.answers import Choices, Choose, Find, Tag, Told
 from foretoken.serving.errors import WrongTaskError
@@ -68,6 +70,8 @@ async def classify(asked: AskedClasses, http: Request, service: ServiceOf) -> Cl
     """Predict a class, or a number, for each text (vLLM's request and answer)."""
     adapter = service.adapter(asked.model)
     threshold = _threshold(adapter, asked.min_confidence, asked.coverage)
+    limit = _limit(asked, service.settings.limit)
+    guarantee = None if limit is None else await run_in_threadpool(adapter.guarantee, limit)
     most = asked.truncate_prompt_tokens
     task = Classify(max_tokens=None if most == -1 else most)
     documents = _documents(asked.input, asked.text_pair)
@@ -75,7 +79,8 @@ async def classify(asked: AskedClasses, http: Request, service: ServiceOf) -> Cl
         raise ConfigError("explain: a text is explained as it is read in training; leave out truncate_prompt_tokens")
     found = await service.ask(http, adapter, documents, task)
     raw = asked.use_activation is False
-    data = [_classified(number, item, threshold, raw=raw) for number, item in enumerate(found)]
+    more = [{}] * len(found) if guarantee is None else guarantee.additions(_outputs(found))
+    data = [_classified(number, item, threshold, more[number], raw=raw) for number, item in enumerate(found)]
     labels = list(adapter.labels)
     if asked.explain:
         data = [Explained(**vars(data[0]), **await service.explain(adapter, documents, found))]
@@ -153,9 +158,22 @@ def _threshold(adapter: Adapter, confidence: float | None, coverage: float | Non
     return max(confidence or 0.0, 0.0 if coverage is None else adapter.threshold(coverage))
 
 
-def _classified(number: int, item: Prediction, threshold: float, *, raw: bool) -> Classified:
+def _limit(asked: ClassifyRequest, default: Limit | None) -> Limit | None:
+    """Return the limit that a client asks for, or the server's."""
+    if asked.max_error is not None:
+        return Limit(asked.max_error, asked.confidence, asked.answer)
+    if asked.confidence is not None or asked.answer is not None:
+        raise ConfigError("confidence and answer: they are of a guarantee; give max_error as well, or leave them out")
+    return default
+
+
+def _outputs(found: Sequence[Prediction]) -> np.ndarray:
+    return np.stack([item.logits if item.probabilities is None else item.probabilities for item in found])
+
+
+def _classified(number: int, item: Prediction, threshold: float, more: dict[str, Any], *, raw: bool) -> Classified:
     values = item.logits if raw or item.probabilities is None else item.probabilities
-    abstained = item.confidence < threshold
+    abstained = more.get("abstained", False) or item.confidence < threshold
     kind = Measured if item.probabilities is None else Classified
     return kind(
         index=number,
@@ -163,6 +181,8 @@ def _classified(number: int, item: Prediction, threshold: float, *, raw: bool) -
         probs=values.tolist(),
         num_classes=len(values),
         abstained=abstained,
+        set=more.get("set"),
+        interval=more.get("interval"),
         truncated=item.truncated,
         tokens=item.tokens,
         **item.numbers,

@@ -33,6 +33,7 @@ from foretoken.serving.http.metrics import Metrics
 from foretoken.serving.http.service import Service
 from foretoken.serving.http.settings import ServerSettings
 from foretoken.serving.store import Store
+from foretoken.serving.tasks import CLASSIFIED
 
 log = logging.getLogger(__name__)
 _BACKLOG = 2048  # connections that are not taken up yet
@@ -67,6 +68,7 @@ def start_engine(settings: ServerSettings, source: str, metrics: Metrics) -> Eng
     Raises:
         AdapterError: one that was named cannot be loaded.
         BackboneError: the pretrained model cannot be loaded.
+        ConfigError, DataError: one cannot keep the limit.
     """
     keep_few_primitives()
     base = SharedBase(source, settings.precision)
@@ -78,6 +80,9 @@ def start_engine(settings: ServerSettings, source: str, metrics: Metrics) -> Eng
     for folder in [] if settings.adapters is None else sorted(settings.adapters.iterdir()):
         if folder.is_dir() and not folder.name.startswith(".") and folder.name not in settings.sources:
             _add(store, folder, accept_changed=settings.accept_changed)
+    for adapter in map(store.get, store.names):
+        if settings.limit is not None and adapter.task in CLASSIFIED:
+            adapter.guarantee(settings.limit)
     return Engine(store, limits=settings.limits, observer=metrics).start()
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from pathlib import Path
 
+from foretoken.inference.guarantee import Limit
 from foretoken.serving.engine import Limits
 from foretoken.serving.folders import MOST_BYTES
 
@@ -33,6 +34,7 @@ class ServerSettings:
         client_seconds: within which a client must have sent a request, and taken each part of the answer.
         connections: at a time; one more takes the place of one whose client keeps the server waiting.
         drain_seconds: that requests have to be answered in when the server is told to stop.
+        limit: what is guaranteed of answers where a request does not say.
         explain: tokens of a document whose answer is explained, at most; None: none is.
         uploads: whether adapters may be loaded and removed over HTTP at all.
     """
@@ -56,5 +58,6 @@ class ServerSettings:
     client_seconds: float = 30.0
     connections: int = 1000
     drain_seconds: int = 60
+    limit: Limit | None = None
     explain: int | None = None
     uploads: bool = True

@@ -121,6 +121,10 @@ class Problem(ABC):
         """Return the labels of a split as :meth:`decode` returns them."""
         return np.asarray(split["label"])
 
+    def decided(self, outputs: Outputs) -> Outputs:
+        """Return what is answered for outputs: class numbers, 0 and 1 of labels, or the outputs themselves."""
+        return outputs
+
     def decided_on(self, outputs: Outputs, labels: Outputs) -> Problem:
         """Return the problem with what its answers are chosen by, fitted on validation; as it is where nothing is."""
         return self

@@ -77,9 +77,9 @@ def train_baseline(recipe: Recipe, measured: Sequence[str], data: Loaded | None 
             card = card_values(
                 problem, recipe, fitted.to_dict(), max_length=None, base_model=None, columns=data.columns
             )
-            with saved(record.folder / SAVED[1], card) as folder:
-                model.save(folder)
             decided = {name: prediction.deciding(fitted) for name, prediction in predictions.items()}
+            with saved(record.folder / SAVED[1], card, decided["validation"]) as folder:
+                model.save(folder)
             write_predictions(record.folder / PREDICTIONS, decided)
             if recipe.save_errors:
                 write_errors(record.folder, decided, {name: beginnings_of(data.splits[name]) for name in measured})

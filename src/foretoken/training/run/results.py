@@ -29,7 +29,7 @@ from foretoken.training.problems.regression import Regression
 from foretoken.training.recipe.recipe import Recipe
 from foretoken.training.run.card import CARD, card_values
 from foretoken.training.run.fingerprint import of_base
-from foretoken.training.run.folder import ERRORS, SAVED
+from foretoken.training.run.folder import ERRORS, SAVED, VALIDATION
 from foretoken.training.run.prepare import Prepared
 from foretoken.training.run.record import RunRecord
 from foretoken.training.tokens.new_tokens import rows_alone
@@ -241,8 +241,10 @@ def measures(predictions: Mapping[str, Prediction], fitted: Fitted) -> JsonObjec
     return values
 
 
-def save_model(prepared: Prepared, record: RunRecord, recipe: Recipe, fitted: Fitted | None = None) -> None:
-    """Save the adapter (or the fully tuned model) with its tokenizer and a card for `foretoken predict`."""
+def save_model(
+    prepared: Prepared, record: RunRecord, recipe: Recipe, validation: Prediction, fitted: Fitted | None = None
+) -> None:
+    """Save the adapter (or the fully tuned model) with its tokenizer and what `foretoken predict` reads."""
     is_adapter, base = isinstance(prepared.model, PeftModel), prepared.base_model
     known = of_base(prepared.fingerprint) if is_adapter else None
     card = card_values(
@@ -255,7 +257,7 @@ def save_model(prepared: Prepared, record: RunRecord, recipe: Recipe, fitted: Fi
         fingerprint=known,
     )
     folder = record.folder / SAVED[not is_adapter]
-    with saved(folder, card) as temporary, quiet_transformers(), rows_alone(prepared.model):
+    with saved(folder, card, validation) as temporary, quiet_transformers(), rows_alone(prepared.model):
         prepared.model.save_pretrained(str(temporary))
         if is_adapter:  # peft has where the model was loaded from
             config = temporary / CONFIG
@@ -264,7 +266,7 @@ def save_model(prepared: Prepared, record: RunRecord, recipe: Recipe, fitted: Fi
 
 
 @contextmanager
-def saved(folder: Path, card: JsonObject) -> Iterator[Path]:
+def saved(folder: Path, card: JsonObject, validation: Prediction) -> Iterator[Path]:
     """Give a folder to write a trained model into, which takes its place in the run's when the block is over.
 
     Where a killed run had saved one already, what its user has put beside the files is taken along.
@@ -272,6 +274,8 @@ def saved(folder: Path, card: JsonObject) -> Iterator[Path]:
     with atomic_directory(folder) as temporary:
         yield temporary
         write_json(temporary / CARD, card)
+        if isinstance(validation.problem, TextProblem):
+            write_predictions(temporary / VALIDATION, {"validation": validation})
         for path in folder.rglob("*"):
             place = temporary / path.relative_to(folder)
             if not path.is_dir() and not place.exists():

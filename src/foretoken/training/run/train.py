@@ -204,8 +204,8 @@ def _train(
                 predictions = {name: predict_split(trainer, prepared.tables[name]) for name in measured}
             fitted = fitted_on(recipe.calibration, predictions["validation"])
             if is_main_process():
-                save_model(prepared, record, recipe, fitted)
                 decided = {name: prediction.deciding(fitted) for name, prediction in predictions.items()}
+                save_model(prepared, record, recipe, decided["validation"], fitted)
                 write_predictions(recipe.run_folder / PREDICTIONS, decided)
                 write_errors(recipe.run_folder, decided, prepared.beginnings)
             record.update(**_outcome(recipe, trainer, predictions, fitted), memory=memory.measured())

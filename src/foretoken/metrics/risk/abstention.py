@@ -1,0 +1,186 @@
+"""Answers whose share of errors is limited: the confidence below which a model abstains (learn then test)."""
+
+from __future__ import annotations
+
+import math
+from bisect import bisect_left
+from dataclasses import dataclass
+from typing import NamedTuple
+
+import numpy as np
+from numpy.typing import ArrayLike, NDArray
+
+from foretoken.errors import DataError
+from foretoken.metrics.checks import checked_numbers
+
+_STARTS = (2, 4, 8, 16)  # sequences begin at a half ... of the documents, and one at the fewest that can pass
+_ROUNDING = 1e-12
+
+
+@dataclass(frozen=True)
+class Abstention:
+    """When to abstain, and what it was fitted on.
+
+    Attributes:
+        threshold: answer where the confidence is larger.
+        max_error: the share of errors among the answers that is not exceeded.
+        confidence: the probability of that.
+        documents: that it was fitted on.
+        answered: how many of them are answered.
+        errors: how many of these answers are wrong.
+    """
+
+    threshold: float
+    max_error: float
+    confidence: float
+    documents: int
+    answered: int
+    errors: int
+
+    def answers(self, confidences: ArrayLike) -> NDArray[np.bool_]:
+        """Return which documents are answered (n,)."""
+        return np.asarray(confidences, dtype=np.float64) > self.threshold
+
+
+class _Ordered(NamedTuple):
+    """The confidences (n,) from the surest on, and how many of the first 0 ... n answers are wrong (n + 1,)."""
+
+    confidences: NDArray[np.float64]
+    errors: NDArray[np.int64]
+
+
+def fit_abstention(
+    confidences: ArrayLike, is_wrong: ArrayLike, *, max_error: float = 0.05, confidence: float = 0.95
+) -> Abstention:
+    """Return the lowest threshold below which to abstain that is proved to keep the share of errors at ``max_error``.
+
+    Let R(t) be the probability that an answer is wrong, given that its confidence is above t, for a new document. With
+    probability ``confidence`` or more over the draw of these documents, R(threshold) <= max_error. That holds for
+    every model and every number of documents, if the documents are exchangeable with the new ones.
+
+    The numbers m of answered documents are tested in order, from a first one on up to all documents. The m surest
+    are answered, those above the confidence of the next one, t. Given t they are independent draws from the documents
+    above t, so their errors are binomial (m, R(t)), and P(Bin(m, max_error) <= errors) is a valid p-value of R(t) >
+    max_error. The first p-value that is too large ends the sequence, and the last number that passed is taken (fixed
+    sequence testing, as in Angelopoulos et al. 2021, "Learn then test").
+
+    Why a sequence needs no correction for its many tests, though t depends on the draw: a threshold that is too low is
+    taken only if the first tested one with R(t) > max_error, call it b, passes. R is continuous (equal confidences are
+    put in a random order, as if each had a tiny random number added), so R is max_error at every border between the
+    thresholds that are good and those that are not. The rate of errors between two such borders, and above the
+    first one, is then max_error as well, and between the last one and b it is larger. So given how many documents are
+    between the borders, which is all that decides which test is the first false one, the errors above b are
+    stochastically no fewer than Bin(m, max_error): it passes with the probability of its level at most.
+
+    Where to begin is not known before: with few documents one wrong label ends the sequence, and with many the risk may
+    be too high already. Five sequences begin at a half, a quarter, an eighth and a sixteenth of the documents and at
+    the fewest that can pass, each at the level (1 - confidence) / 5 (a union bound); the largest number that passed
+    counts.
+
+    Args:
+        confidences: how sure the model is of its answers (n,).
+        is_wrong: whether they are wrong (n,).
+        max_error: the largest share of errors among the answers, between 0 and 1.
+        confidence: the probability that it is kept, between 0 and 1.
+
+    Raises:
+        DataError: the documents are too few, or none of the thresholds passes; it says what can be guaranteed.
+
+    >>> confidences = [0.9] * 350 + [0.6] * 200
+    >>> fitted = fit_abstention(confidences, [True] * 3 + [False] * 347 + [True] * 200)
+    >>> fitted.threshold, fitted.answered, fitted.errors
+    (0.6, 350, 3)
+    >>> fit_abstention([0.9] * 40, [False] * 40)
+    Traceback (most recent call last):
+    foretoken.errors.DataError: max_error 0.05 cannot be guaranteed at confidence 0.95 with 40 ...
+    """
+    check_share("max_error", max_error)
+    check_share("confidence", confidence)
+    ordered = _ordered(confidences, is_wrong)
+    answered = _largest(ordered, max_error, confidence)
+    if answered is None:
+        raise DataError(_refusal(ordered, max_error, confidence))
+    n = len(ordered.confidences)
+    threshold = -math.inf if answered == n else float(ordered.confidences[answered])
+    return Abstention(threshold, max_error, confidence, n, answered, int(ordered.errors[answered]))
+
+
+def check_share(name: str, value: float) -> None:
+    """Raise a DataError unless a number is between 0 and 1.
+
+    >>> check_share("max_error", 5)
+    Traceback (most recent call last):
+    foretoken.errors.DataError: max_error: got 5, expected a number between 0 and 1
+    """
+    if not 0 < value < 1:
+        raise DataError(f"{name}: got {value}, expected a number between 0 and 1")
+
+
+def _ordered(confidences: ArrayLike, is_wrong: ArrayLike) -> _Ordered:
+    scores = checked_numbers(confidences, "confidences")
+    wrong = np.asarray(is_wrong, dtype=bool)
+    if wrong.shape != scores.shape:
+        raise DataError(f"is_wrong has shape {wrong.shape}; expected {scores.shape}, one for each confidence")
+    order = np.lexsort((np.random.default_rng(0).permutation(len(scores)), -scores))
+    return _Ordered(scores[order], np.concatenate([[0], np.cumsum(wrong[order])]))
+
+
+def _largest(ordered: _Ordered, max_error: float, confidence: float) -> int | None:
+    """Return the largest number of answered documents that passes, where a threshold can tell them from the others."""
+    n = len(ordered.confidences)
+    level = _level(confidence)
+    fewest = _fewest(max_error, level)
+    can_end = np.append(ordered.confidences[1:] < ordered.confidences[:-1], True)
+    passed = [
+        number
+        for start in {fewest, *(max(fewest, n // share) for share in _STARTS)}
+        for number in _passing(ordered.errors, start, max_error, level)
+        if can_end[number - 1]
+    ]
+    return max(passed, default=None)
+
+
+def _passing(errors: NDArray[np.int64], start: int, max_error: float, level: float) -> list[int]:
+    """Return the numbers of answered documents that pass, from a first one on, until one does not."""
+    from scipy.stats import binom
+
+    tested = np.arange(start, len(errors))
+    passes = binom.cdf(errors[start:], tested, max_error) <= level + _ROUNDING
+    return tested[: len(tested) if passes.all() else int(passes.argmin())].tolist()
+
+
+def _level(confidence: float) -> float:
+    """Return the level of each sequence."""
+    return (1 - confidence) / (len(_STARTS) + 1)
+
+
+def _fewest(max_error: float, level: float) -> int:
+    """Return how many answers without an error it takes: (1 - max_error) ** m <= level."""
+    return max(1, math.ceil(math.log(level) / math.log(1 - max_error) - _ROUNDING))
+
+
+def _refusal(ordered: _Ordered, max_error: float, confidence: float) -> str:
+    """Return what cannot be guaranteed and what can: the least limit, in hundredths, that these documents pass."""
+    n, level = len(ordered.confidences), _level(confidence)
+    larger = [share / 100 for share in range(1, 100) if share / 100 > max_error]
+    least = bisect_left(larger, True, key=lambda share: _largest(ordered, share, confidence) is not None)
+    can = f"{larger[least]:g} can be" if least < len(larger) else "no max_error can be"
+    return (
+        f"max_error {max_error:g} cannot be guaranteed at confidence {confidence:g} with {n:,} labelled documents: "
+        f"{_reason(ordered, max_error, level)}; with these {can}"
+    )
+
+
+def _reason(ordered: _Ordered, max_error: float, level: float) -> str:
+    """Return what is in the way, and how many documents would do if they are like these."""
+    from scipy.stats import binom
+
+    n, fewest = len(ordered.confidences), _fewest(max_error, level)
+    if n < fewest:
+        return f"it takes {fewest:,} or more"
+    half = max(fewest, n // 2)
+    wrong = int(ordered.errors[half])
+    enough = (times for times in (2, 4, 8, 16) if binom.cdf(times * wrong, times * half, max_error) <= level)
+    times = next(enough, None)
+    more = "" if times is None else f", which {times * n:,} documents like these would allow"
+    return f"{wrong:,} of the answers to the {half:,} that it is surest of are wrong{more}"
