@@ -12,12 +12,13 @@ import pyarrow
 import pytest
 from pyarrow import parquet
 
-from foretoken.data.load import load_data, load_inputs
+from foretoken.data.load import load_data
 from foretoken.data.options import DataOptions
 from foretoken.data.readers import files, folders
 from foretoken.data.readers.rows import ColumnNames
 from foretoken.errors import DataError
 
+from support.data import load_inputs
 from support.faults.forked import assert_done_or_refused
 from support.tiny_run import documents
 

@@ -142,6 +142,7 @@ def load_examples(path: str | Path, options: DataOptions, problem: str, label_na
     return table(problem, examples, list(label_names))
 
 
+<<<<<<< HEAD
 @noted_together()
 def load_inputs(
     path: str | Path, options: DataOptions, problem: str, bad_rows: BadRows | None = None
@@ -158,19 +159,24 @@ def load_inputs(
     return _unlabelled(problem, _texts_of_folder(path, columns) if is_folder(path) else read_examples(path, columns))
 
 
+=======
+>>>>>>> going
 def input_pieces(
     path: str | Path, options: DataOptions, problem: str, policy: str
 ) -> Iterator[tuple[datasets.Dataset, BadRows]]:
-    """Yield what :func:`load_inputs` returns in pieces, so that a file may be larger than the memory.
+    """Yield what is to be predicted, a few thousand rows at a time, so that a file may be larger than the memory.
+
+    A piece is a table of a problem without its label, and the rows that are not usable; labels in the file are not
+    looked at. A folder holds one text per .txt file, and is one piece.
 
     Args:
-        path: as there.
-        options: as there.
-        problem: as there.
-        policy: what rows that are not usable come to; each piece has its own.
+        path: a file or a folder.
+        options: the columns, and how the file is written.
+        problem: whose table it is.
+        policy: what rows that are not usable come to: ``error`` or ``drop``.
 
     Raises:
-        DataError: as there, where it is found.
+        DataError: the file or folder is not usable, or a row is not and these are an error.
     """
     path = local_path(path)
     columns = replace(_remembered(options, problem), label=None, bad_rows=BadRows(policy))

@@ -13,12 +13,12 @@ from pyarrow import ArrowException
 
 from foretoken.data.problems import CLASSIFICATION, MULTI_LABEL, REGRESSION
 from foretoken.errors import AdapterError, ConfigError
-from foretoken.inference.predictor import adapter_folder
 from foretoken.metrics.risk import Abstention, fit_abstention, fit_intervals, fit_label_sets, fit_sets, in_set
 from foretoken.metrics.scaling import Scaling
 from foretoken.training.problems import Problem
 from foretoken.training.problems.base import Outputs
 from foretoken.training.run.folder import PREDICTIONS, RECORD, SAVED, VALIDATION
+from foretoken.training.saved_folder import adapter_folder
 
 ABSTAIN, SETS = "abstain", "sets"
 Kind: TypeAlias = Literal["abstain", "sets"]

@@ -6,10 +6,12 @@ from dataclasses import replace
 
 import pytest
 
-from foretoken.data.load import load_data, load_examples, load_inputs
+from foretoken.data.load import load_data, load_examples
 from foretoken.data.options import DataOptions
 from foretoken.data.readers.rows import DROP, BadRows
 from foretoken.errors import DataError
+
+from support.data import load_inputs
 
 GOOD = {
     "classification": lambda n: {"id": f"r{n}", "text": f"text {n}", "label": "ab"[n % 2]},

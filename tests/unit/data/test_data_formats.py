@@ -13,7 +13,7 @@ from random import Random
 import pandas
 import pytest
 
-from foretoken.data.load import load_data, load_inputs
+from foretoken.data.load import load_data
 from foretoken.data.options import DataOptions
 from foretoken.data.readers import files
 from foretoken.data.readers.conll import read_tagged
@@ -22,6 +22,8 @@ from foretoken.data.readers.tables import read_rows
 from foretoken.data.readers.user_data import read_examples
 from foretoken.errors import ConfigError, DataError
 from foretoken.training.run.card import CardRecipe
+
+from support.data import load_inputs
 
 GLUE = Path(os.environ.get("FORETOKEN_DATA") or Path(__file__).resolve().parents[4] / "shared" / "data") / "glue"
 SEPARATORS = "\x0b\x0c\x1c\x1d\x1e\x85\u2028\u2029"  # that str.splitlines takes for ends of lines

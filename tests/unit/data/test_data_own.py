@@ -7,9 +7,11 @@ import logging
 import datasets
 import pytest
 
-from foretoken.data.load import load_data, load_examples, load_inputs
+from foretoken.data.load import load_data, load_examples
 from foretoken.data.options import DataOptions
 from foretoken.errors import DataError
+
+from support.data import load_inputs
 
 SPLITS = ("train", "validation", "test")
 

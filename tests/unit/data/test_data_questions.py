@@ -6,10 +6,12 @@ import logging
 import datasets
 import pytest
 
-from foretoken.data.load import load_data, load_examples, load_inputs
+from foretoken.data.load import load_data, load_examples
 from foretoken.data.options import DataOptions
 from foretoken.data.problems import QUESTION_ANSWERING
 from foretoken.errors import ConfigError, DataError
+
+from support.data import load_inputs
 
 TOWNS = ("Rome", "Lyon", "Bonn", "Oslo", "Bern", "Prag", "Riga", "Genf", "Graz", "Kiew", "Linz", "Metz")
 OWN = {"problem": QUESTION_ANSWERING}

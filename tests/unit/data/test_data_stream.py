@@ -12,11 +12,13 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
-from foretoken.data.load import input_pieces, load_data, load_inputs
+from foretoken.data.load import input_pieces, load_data
 from foretoken.data.options import DataOptions
 from foretoken.data.readers import files, user_data
 from foretoken.data.readers.rows import DROP, ERROR, BadRows
 from foretoken.errors import DataError
+
+from support.data import load_inputs
 
 WORDS = [
     "plain",

@@ -10,10 +10,11 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
-from foretoken.data.load import load_data, load_inputs
+from foretoken.data.load import load_data
 from foretoken.data.options import DataOptions
 from foretoken.errors import ConfigError, DataError
 
+from support.data import load_inputs
 from support.rows import texts_of
 
 NESTED = [
