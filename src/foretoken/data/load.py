@@ -142,25 +142,6 @@ def load_examples(path: str | Path, options: DataOptions, problem: str, label_na
     return table(problem, examples, list(label_names))
 
 
-<<<<<<< HEAD
-@noted_together()
-def load_inputs(
-    path: str | Path, options: DataOptions, problem: str, bad_rows: BadRows | None = None
-) -> datasets.Dataset:
-    """Return what is to be predicted: the table of a problem without its label; labels in the file are not looked at.
-
-    A folder holds one text per .txt file. ``bad_rows`` takes the rows that are not usable.
-
-    Raises:
-        DataError: the file or folder is not usable, or a row is not and these are an error.
-    """
-    path = local_path(path)
-    columns = replace(_remembered(options, problem), label=None, bad_rows=bad_rows or BadRows())
-    return _unlabelled(problem, _texts_of_folder(path, columns) if is_folder(path) else read_examples(path, columns))
-
-
-=======
->>>>>>> going
 def input_pieces(
     path: str | Path, options: DataOptions, problem: str, policy: str
 ) -> Iterator[tuple[datasets.Dataset, BadRows]]:

@@ -103,27 +103,14 @@ def predict_table(
 
 
 def answer_pieces(
-<<<<<<< HEAD
-    predictor: AnyPredictor,
-    pieces: Iterable[tuple[datasets.Dataset | PlainTable, BadRows]],
-    *,
-    guarantee: Guarantee | None = None,
-    **settings: Any,
-=======
     predictor: AnyPredictor, pieces: Iterable[tuple[datasets.Dataset | PlainTable, BadRows]], **settings: Any
->>>>>>> going
 ) -> Iterator[dict[str, Any]]:
     """Yield ``id`` and answer of every row of a source, in order; a row that is not usable has its ``error``.
 
     Args:
         predictor: what predicts.
         pieces: rows of the source that are usable, with those between them that are not; as many pieces as there are.
-<<<<<<< HEAD
-        guarantee: what is guaranteed of the answers.
-        settings: those of :func:`predict_table`.
-=======
         settings: those of :func:`predict_table`, and the ``guarantee`` of the answers.
->>>>>>> going
 
     Raises:
         DataError: a row has no tokens, and that is an error.
@@ -131,9 +118,7 @@ def answer_pieces(
     counts = Truncation()
     with predicting() as advance:
         for table, bad_rows in pieces:
-            answers, truncation = answer_rows(
-                predictor, table, bad_rows, guarantee=guarantee, **settings, advance=advance
-            )
+            answers, truncation = answer_rows(predictor, table, bad_rows, **settings, advance=advance)
             counts += truncation
             yield from answers
     log.info(describe(counts, predictor.max_length))

@@ -6,11 +6,7 @@ import json
 import logging
 import sys
 from collections import Counter
-<<<<<<< HEAD
-from collections.abc import Callable, Iterable, Iterator, Sequence
-=======
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
->>>>>>> going
 from contextlib import contextmanager
 from dataclasses import dataclass, fields
 from pathlib import Path
@@ -84,36 +80,14 @@ def run(words: Sequence[str]) -> int:
 
     predictor = options.load()
     options.check_result(options.output, predictor, options.input, ".jsonl", ".json", ".ndjson")
-<<<<<<< HEAD
-    guarantee = _guarantee(options, predictor)
-    answers = answer_pieces(
-        predictor,
-        pieces_of(options, predictor, ERROR if options.strict else DROP),
-        guarantee=guarantee,
-=======
     answers = answer_pieces(
         predictor,
         pieces_of(options, predictor, ERROR if options.strict else DROP),
         guarantee=_guarantee(options, predictor),
->>>>>>> going
         batch_size=options.batch_size,
         tokens_per_batch=options.tokens_per_batch,
         scaled=not options.unscaled,
     )
-<<<<<<< HEAD
-    rows, errors, first, abstained = 0, 0, "", Counter[bool]()
-    with written(options.output) as write:
-        for answer in answers:
-            write(json_line(answer, to_stdout=options.output is None))
-            rows += 1
-            abstained.update([answer["abstained"]] if "abstained" in answer else [])
-            if "error" in answer:
-                errors, first = errors + 1, first or answer["error"]
-    if abstained:
-        log.info("%s of %s documents are answered", f"{abstained[False]:,}", f"{abstained.total():,}")
-    if errors:
-        count = f"{errors:,} of {rows:,} rows"
-=======
     said, first = Counter[object](), ""
     with written(options.output) as write:
         for answer in answers:
@@ -124,7 +98,6 @@ def run(words: Sequence[str]) -> int:
     errors = said["error"]
     if errors:
         count = f"{errors:,} of {said.total():,} rows"
->>>>>>> going
         log.error("%s: an error in the place of an answer; the first: %s", count, first)
     return 1 if errors else 0
 
@@ -185,15 +158,12 @@ def _evidence_from(file: str, options: PredictCommand, predictor: AnyPredictor) 
     return Evidence(outcome.problem, outcome.outputs, outcome.labels)
 
 
-<<<<<<< HEAD
-=======
 def _say_abstained(said: Mapping[object, int]) -> None:
     answered, abstained = said.get(False, 0), said.get(True, 0)
     if answered or abstained:
         log.info("%s of %s documents are answered", f"{answered:,}", f"{answered + abstained:,}")
 
 
->>>>>>> going
 def _run_with_ray(options: PredictCommand) -> int:
     if options.texts or options.input in (None, "-") or options.output is None:
         raise ConfigError("--ray needs --input with a parquet file or a folder of them, and --output with a folder")
