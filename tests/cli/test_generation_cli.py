@@ -139,3 +139,23 @@ def test_what_cannot_be_is_said(run, family, changes, message):
     assert done.result.code == 2
     assert message in done.result.err
     assert "Traceback" not in done.result.err
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(("family", "method"), [("gpt2", "prefix-propagation"), ("llama", "lora"), ("t5", "full")])
+def test_training_goes_on_with_the_rows_of_new_tokens(run, cli, family, method):
+    first = run(family, method)
+    still = ("--training.learning_rate", 1e-12, "--training.head_learning_rate", 1e-12, "--training.max_steps", 1)
+    again = cli("train", first.recipe, "--from", first.folder, "--name", "again", *still)
+    assert again.code == 0, again.err
+    kept = "model" if method == "full" else "adapter"
+    before, after = (
+        load_file(next((first.folder.with_name(name) / kept).glob("*.safetensors"))) for name in ("run", "again")
+    )
+    assert before.keys() == after.keys()
+    for name, tensor in before.items():
+        torch.testing.assert_close(after[name], tensor, atol=1e-6, rtol=0)
+    markers = ("--generation.markers", "[<new>, <other>]")
+    other = cli("train", first.recipe, "--from", first.folder, "--name", "other", *still, *markers)
+    assert other.code == 2
+    assert "start_from" in other.err

@@ -14,9 +14,6 @@ from hashlib import blake2b
 from pathlib import Path
 from typing import Any, TypeVar
 
-import numpy as np
-from numpy.typing import NDArray
-
 from foretoken.data.documents import Document, E, is_empty, is_readable, refuse_repeated_id, repeated_id, shown
 from foretoken.data.fields import ABSENT, MayLack, Template, as_text, at, read_names
 from foretoken.data.problems import (
@@ -70,10 +67,12 @@ class UsedIds:
     """
 
     def __init__(self) -> None:
-        self._sorted: list[NDArray[np.uint64]] = []  # each at least twice as long as the next
+        self._sorted: list[Any] = []  # each at least twice as long as the next
 
     def add(self, ids: Sequence[str]) -> list[bool]:
         """Take ids that differ from each other, and tell for each whether it was there before."""
+        import numpy as np  # not above: the help of a command needs none
+
         digests = b"".join(blake2b(name.encode(), digest_size=8).digest() for name in ids)
         numbers = np.frombuffer(digests, dtype=np.uint64)
         before = np.zeros(len(numbers), dtype=bool)
