@@ -24,8 +24,9 @@ from transformers import AutoTokenizer, BertForSequenceClassification, pipeline
 from benchmarks.suite.measure import compare
 from benchmarks.suite.models import OURS, SHAPES, model
 from benchmarks.suite.runner import Options, Part
-from foretoken.data.load import load_inputs
+from foretoken.data.load import input_pieces
 from foretoken.data.options import DataOptions
+from foretoken.data.readers.rows import ERROR
 from foretoken.errors import ConfigError
 from foretoken.inference.int8 import check_units
 from foretoken.inference.predictor import Predictor, load_for_inference, predict_rows
@@ -105,10 +106,14 @@ def in_precisions(adapter: Path) -> dict[str, Predictor]:
 
 def ours(predictor: Predictor, file: Path, output: Path) -> None:
     """Do what `foretoken predict` does once the model is loaded."""
-    rows = load_inputs(file, DataOptions(path=str(file)), predictor.problem.name)
-    outputs, *_ = predict_rows(predictor, rows)
-    answers = predictor.problem.to_json(outputs, rows)
+    pieces = input_pieces(file, DataOptions(path=str(file)), predictor.problem.name, ERROR)
+    answers = [answer for rows, _ in pieces for answer in answered(predictor, rows)]
     output.write_text("".join(f"{json.dumps(answer)}\n" for answer in answers), encoding="utf-8")
+
+
+def answered(predictor: Predictor, rows: Any) -> list[dict[str, object]]:
+    """Return the answers to rows."""
+    return predictor.problem.to_json(predict_rows(predictor, rows)[0], rows)
 
 
 def others(folder: Path, written: Sequence[str]) -> dict[str, Callable[[], object]]:

@@ -164,7 +164,7 @@ def test_what_a_stranger_gets_wrong_is_one_line(words, said, tiny, finished, tmp
     assert sorted(path.name for path in tmp_path.rglob("*")) == ["empty", "emptydir"]
 
 
-WRITING = ("train", "evaluate", "predict", "sweep", "report", "fuse", "export", "lengthen")
+WRITING = ("train", "evaluate", "predict", "explain", "sweep", "report", "fuse", "export", "lengthen")
 
 
 @pytest.mark.parametrize("verb", VERBS)

@@ -7,7 +7,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from foretoken.errors import DataError, cut
+from foretoken.errors import DataError, one_line
 from foretoken.metrics.classification import ClassScores, best_and_worst, class_scores, confusion
 from foretoken.report.render.table import Cell, Table, words
 from foretoken.report.runs.groups import TEST, VALIDATION, Group, Results, best_by_validation
@@ -76,7 +76,7 @@ def class_tables(results: Results, task: str) -> list[Table]:
 def _scores_table(results: Results, task: str, answers: Answers, scores: Sequence[ClassScores]) -> Table:
     chosen = best_and_worst(scores)
     rows = tuple(
-        (Cell(row.name), *(Cell(printed("f1", value), value) for value in row[1:4]), _count(row.support))
+        (Cell(one_line(row.name)), *(Cell(printed("f1", value), value) for value in row[1:4]), _count(row.support))
         for row in chosen
     )
     told = [f"{results.named(answers.group)}, the best by validation, on {answers.split}. Scores times 100."]
@@ -108,4 +108,4 @@ def _errors_table(task: str, answers: Answers) -> list[Table]:
 def _error(error: dict[str, Any]) -> tuple[Cell, ...]:
     said = [error.get(name) for name in ("id", "label", "prediction", "probability", "text")]
     texts = (", ".join(map(str, value)) or "none" if isinstance(value, list) else value for value in said)
-    return tuple(words(*(cut(str(text), _LONGEST) for text in texts)))
+    return tuple(words(*(one_line(str(text), _LONGEST) for text in texts)))
