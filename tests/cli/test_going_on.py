@@ -95,6 +95,7 @@ def test_tags_go_by_their_names(kind, tiny, tmp_path):
         torch.testing.assert_close(before[name], after[name], atol=1e-6, rtol=0)
 
 
+@pytest.mark.slow
 def test_numbers_and_several_labels(tiny, tmp_path):
     numbers = write_csv(tmp_path / "numbers.csv", [(text, len(text)) for text, _ in documents(60)])
     given = {"data": {"path": str(numbers), "problem": "regression"}, "training": {"max_steps": 8}}

@@ -72,7 +72,7 @@ def table_of(file):
 
 
 @pytest.mark.parametrize("name", RUNS)
-@pytest.mark.parametrize("scaled", [True, False])
+@pytest.mark.parametrize("scaled", [True, pytest.param(False, marks=pytest.mark.slow)])
 def test_answers_are_those_of_the_thresholds_and_scores_are_scikit_learns(name, scaled, made, cli, tmp_path):
     folder, flags = made.root / "runs" / name, [] if scaled else ["--unscaled"]
     texts = [row["text"] for row in rows(40, 1)]

@@ -12,7 +12,7 @@ SIGNALS = ("int", "term")
 DISKS = ("full", "readonly", "eio")
 CASES = ("train", "whole-model", "lengthen", "longformer", "fuse", "predict", "evaluate", "report", "export", "sweep")
 # how many calls of a case are disturbed: in the default suite, and in the slow one
-DEFAULT = {"train": 5, "longformer": 1, "fuse": 1, "predict": 1, "evaluate": 1, "report": 1, "sweep": 2}
+DEFAULT = {"train": 3, "longformer": 1, "fuse": 1, "predict": 1, "evaluate": 1, "report": 1, "sweep": 1}
 SLOW = {
     "train": 70,
     "whole-model": 20,

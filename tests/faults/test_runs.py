@@ -128,6 +128,7 @@ def test_a_restart_renames_the_earlier_run_with_all_that_is_in_it(finished, tmp_
     assert left(tmp_path / "runs") == found  # the new run does not begin
 
 
+@pytest.mark.slow
 def test_a_restart_killed_at_any_moment_loses_nothing(finished, tiny_files, tmp_path, crashes, train):
     tiny_files.recipe(tmp_path, data={"path": "mail.csv"}, training=STEPS | {"seed": 1})
     words, log = ("train", "recipe.yaml", "--restart"), tmp_path / "calls"

@@ -52,6 +52,7 @@ def test_a_module_is_loaded_as_without_the_hook():
 INSTALLED = f"import site, sys; site.addsitedir({str(SOURCE)!r})"  # as Python does with the installed packages' folder
 
 
+@pytest.mark.slow
 def test_a_program_that_never_imports_foretoken_loads_its_adapters(tmp_path):
     """The file that is installed beside the packages does it, also where a library has looked for peft before."""
     folder = save_adapter(tmp_path / "adapter")

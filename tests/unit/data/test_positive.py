@@ -19,7 +19,7 @@ def write(path, labels):
     return str(path)
 
 
-@pytest.mark.parametrize("seed", range(12))
+@pytest.mark.parametrize("seed", range(4))
 def test_the_rarer_class_is_last_whatever_it_is_called(tmp_path, caplog, seed):
     draw = random.Random(seed)
     names = draw.sample(["0", "1", "yes", "no", "Ham", "ham spam", "\xe9t\xe9", "-1", "cancer", "not cancer"], 2)

@@ -10,8 +10,9 @@ import re
 import stat
 from collections.abc import Iterator
 from contextlib import contextmanager, nullcontext, suppress
+from itertools import count
 from pathlib import Path
-from typing import IO, Any, BinaryIO
+from typing import IO, Any, AnyStr, BinaryIO
 from xml.etree import ElementTree
 
 from foretoken.data.readers.encodings import AUTO, UTF_8, guessed, marked
@@ -54,6 +55,7 @@ _KINDS = {
 }
 MOST_UNPACKED = 1 << 30  # bytes
 HEAD = 1 << 22  # bytes that tell how a file is written; a larger one is read line by line
+LONGEST_LINE = 1 << 28  # bytes or characters; a file without ends of lines would fill the memory
 
 
 def local_path(name: str | Path) -> Path:
@@ -181,7 +183,7 @@ def opened_text(path: Path, encoding: str = UTF_8, *, errors: str = "strict") ->
             yield as_text(path, content, encoding, errors=errors), iter(())
             return
         refuse_binary(path, content)
-        name = encoding if encoding != AUTO else marked(content) or guessed(_telling(content, stream))
+        name = encoding if encoding != AUTO else marked(content) or guessed(_telling(path, content, stream))
         if encoding == AUTO and name not in (marked(content), UTF_8):
             note(path, f"not UTF-8, read as {name}; data.encoding names another", kind=name, level=logging.WARNING)
         stream.seek(0)
@@ -194,11 +196,12 @@ def opened_text(path: Path, encoding: str = UTF_8, *, errors: str = "strict") ->
         yield "".join(head), lines
 
 
-def _telling(content: bytes, stream: BinaryIO) -> bytes:
+def _telling(path: Path, content: bytes, stream: BinaryIO) -> bytes:
     """Return the beginning of a file, and as much of what is beyond ASCII behind it: what tells its encoding."""
-    content += stream.readline()  # no character is cut
+    lines = _bounded(path, stream)
+    content += next(lines, b"")  # no character is cut
     others, size = [content], 0
-    for line in stream:
+    for line in lines:
         if not line.isascii():
             others.append(line)
             size += len(line)
@@ -207,10 +210,23 @@ def _telling(content: bytes, stream: BinaryIO) -> bytes:
     return b"".join(others)
 
 
+def _bounded(path: Path, file: IO[AnyStr]) -> Iterator[AnyStr]:
+    """Yield the lines of a file; DataError for one that is too long to be held."""
+    for number in count(1):
+        if not (line := file.readline(LONGEST_LINE)):
+            return
+        if len(line) == LONGEST_LINE:
+            raise DataError(
+                f"{path}: a line has {LONGEST_LINE:,} characters or more (number {number:,} of those read), larger than "
+                "the memory for a document; split the file, or end its lines"
+            )
+        yield line
+
+
 def _lines(path: Path, reader: io.TextIOWrapper, packed: str | None) -> Iterator[str]:
     size = 0
     with refuse_damage(packed or f"{path}: cannot be read as {reader.encoding}"):
-        for number, line in enumerate(reader, 1):
+        for number, line in enumerate(_bounded(path, reader), 1):
             if "\x00" in line:
                 raise DataError(f"{path}:{number}: a zero byte: this is a binary file, expected text")
             size += len(line)
