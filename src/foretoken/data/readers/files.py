@@ -217,8 +217,8 @@ def _bounded(path: Path, file: IO[AnyStr]) -> Iterator[AnyStr]:
             return
         if len(line) == LONGEST_LINE:
             raise DataError(
-                f"{path}: a line has {LONGEST_LINE:,} characters or more (number {number:,} of those read), larger than "
-                "the memory for a document; split the file, or end its lines"
+                f"{path}: a line has {LONGEST_LINE:,} characters or more (number {number:,} of those read), "
+                "larger than the memory for a document; split the file, or end its lines"
             )
         yield line
 
