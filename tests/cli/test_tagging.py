@@ -45,6 +45,24 @@ def files(tmp_path_factory):
     return save_tiny_model(root / "model"), write(root / "names.txt", rows), rows
 
 
+def test_columns_that_training_named_are_those_of_later_files(files, tiny, cli, tmp_path):
+    """Names that nobody could find: without them the sentences would be one, and the tags unknown."""
+    model, _, rows = files
+    table = tmp_path / "words.csv"
+    lines = [f"{n},{word},x,{tag}" for n, one in enumerate(rows) for word, tag in zip(*one, strict=True)]
+    table.write_text("\n".join(["at,form,lemma,marks", *lines]) + "\n")
+    named = {"word_column": "form", "tag_column": "marks", "sentence_column": "at"}
+    data = {"path": str(table), "problem": "token-classification", **named}
+    recipe = tiny.recipe(tmp_path / "r.yaml", model=str(model), data=data, training={"metric": "accuracy"})
+    assert cli("train", recipe).code == 0
+    run, out = tmp_path / "runs" / "run", tmp_path / "out.jsonl"
+    assert cli("predict", run, "--input", table, "-o", out).code == 0
+    answers = [json.loads(line)["words"] for line in out.read_text().splitlines()]
+    assert answers == [words for words, _ in rows]
+    evaluated = cli("evaluate", run, table)
+    assert evaluated.code == 0, evaluated.err
+
+
 @pytest.mark.parametrize(("method", "least"), [("prefix-propagation", 0.3), ("full", 0.8)])
 def test_a_run_learns_to_tag_and_what_it_saved_does_so_elsewhere(files, tiny, cli, record, tmp_path, method, least):
     model, data, rows = files

@@ -146,7 +146,7 @@ def _evidence_from(file: str, options: PredictCommand, predictor: AnyPredictor) 
     from foretoken.inference.evaluate import predicted
     from foretoken.inference.guarantee import Evidence
 
-    data = DataOptions(path=file, **{**predictor.columns, **options.columns})
+    data = DataOptions(path=file, **options.columns_for(predictor))
     documents = load_examples(file, data, predictor.problem.name, predictor.problem.labels)
     outcome = predicted(
         predictor,

@@ -36,9 +36,7 @@ _FITTED: dict[str, Any] = {
     "targets": TargetScale,
 }
 
-# options of the data that hold for later files as well, and those that are of some problems alone
-_OF_PROBLEMS = {"label_columns", "label_separator"}
-_REMEMBERED = {"text", "text_column", "text_pair_column", "label_column", *_OF_PROBLEMS}
+_REMEMBERED = ("text", "label_columns", "label_separator")  # beside single columns, what holds for later files as well
 
 
 @dataclass(frozen=True)
@@ -63,8 +61,11 @@ class CardRecipe:
     @property
     def columns(self) -> dict[str, Any]:
         """What the recipe called its columns, and what it said of its files that later ones cannot show."""
-        columns = {name: value for name, value in self.data.items() if name in _REMEMBERED and value}
-        columns |= {"problem": self.data["problem"]} if columns.keys() & _OF_PROBLEMS else {}
+        columns = {
+            name: value
+            for name, value in self.data.items()
+            if value and (name in _REMEMBERED or (name.endswith("_column") and name != "group_column"))
+        }
         format = lasting(self.data.get("format") or {})
         return columns | ({"format": format} if format else {})
 
