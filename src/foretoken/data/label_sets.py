@@ -6,6 +6,7 @@ into the order of a hash first, so a split depends on the documents and the seed
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
@@ -34,13 +35,9 @@ def label_sets(keys: Sequence[str], examples: Sequence[Example]) -> dict[str, fr
     return sets
 
 
-def label_counts(sets: LabelSets) -> dict[str, int]:
+def label_counts(sets: LabelSets) -> Mapping[str, int]:
     """Return how many groups have each label."""
-    counts: dict[str, int] = {}
-    for labels in sets.values():
-        for label in labels:
-            counts[label] = counts.get(label, 0) + 1
-    return counts
+    return Counter(label for labels in sets.values() for label in labels)
 
 
 def stratified(sets: LabelSets, shares: Sequence[float], order: Sequence[str], seed: int) -> dict[str, int]:

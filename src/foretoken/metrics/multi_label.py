@@ -64,6 +64,11 @@ def label_logits(probabilities: Array) -> Array:
     return np.log(clipped) - np.log((1 - probabilities).clip(1e-16))
 
 
+def sigmoid(logits: Array) -> Array:
+    """Return the probabilities 1 / (1 + exp(-z)) of logits, without overflow."""
+    return 0.5 * (1 + np.tanh(logits / 2))
+
+
 def _agreement(right: NDArray[np.int64], answered: NDArray[np.int64]) -> dict[str, float]:
     from sklearn.metrics import precision_recall_fscore_support
 

@@ -11,7 +11,7 @@ from numpy.typing import ArrayLike, NDArray
 
 from foretoken.errors import DataError, cut, quoted
 from foretoken.metrics.checks import checked_predictions, checked_probabilities
-from foretoken.metrics.multi_label import checked_label_scores, label_logits
+from foretoken.metrics.multi_label import checked_label_scores, label_logits, sigmoid
 from foretoken.metrics.scores import SMALLEST_PROBABILITY
 
 Kind: TypeAlias = Literal["temperature", "vector"]
@@ -74,7 +74,7 @@ class Scaling:
         weight, bias = np.array(self.weight), np.array(self.bias)
         if is_softmax:
             return np.exp(_log_softmax(_logits(scores) * weight + bias))
-        return _sigmoid(label_logits(scores) * weight + bias)
+        return sigmoid(label_logits(scores) * weight + bias)
 
     def to_dict(self) -> dict[str, Any]:
         """Return plain numbers for JSON: the temperature, or the weight and bias of each class.
@@ -171,7 +171,7 @@ def fit_label_scaling(kind: Kind, probabilities: ArrayLike, truth: ArrayLike) ->
     def objective(values: Array) -> tuple[float, Array]:
         weight, bias = (values, np.zeros(1)) if is_shared else np.split(values, 2)
         scaled = logits * weight + bias
-        loss, error = np.logaddexp(0, scaled) - right * scaled, _sigmoid(scaled) - right
+        loss, error = np.logaddexp(0, scaled) - right * scaled, sigmoid(scaled) - right
         by_weight, by_bias = (error * logits).sum(axis=0), error.sum(axis=0)
         gradient = by_weight.sum(keepdims=True) if is_shared else np.concatenate([by_weight, by_bias])
         total = loss.sum() + ((values - start) ** 2).sum() / 2
@@ -209,10 +209,6 @@ def minimized(objective: Callable[[Array], tuple[float, Array]], start: Array, b
 
     options = {"maxiter": 1000, "ftol": 1e-14, "gtol": 1e-9}
     return minimize(objective, start, jac=True, method="L-BFGS-B", bounds=bounds, options=options).x
-
-
-def _sigmoid(logits: Array) -> Array:
-    return 0.5 * (1 + np.tanh(logits / 2))
 
 
 def _floats(values: Iterable[Any]) -> tuple[float, ...]:

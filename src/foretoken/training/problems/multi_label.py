@@ -15,7 +15,7 @@ from transformers import PreTrainedTokenizerBase
 from foretoken.data.plain_table import Table
 from foretoken.data.problems import MULTI_LABEL
 from foretoken.metrics.decision import cost_thresholds, fit_thresholds
-from foretoken.metrics.multi_label import multi_label_metrics
+from foretoken.metrics.multi_label import multi_label_metrics, sigmoid
 from foretoken.training.problems.base import Collator, Inputs, Outputs, head_of
 from foretoken.training.problems.classification import TextProblem
 from foretoken.training.problems.losses import label_loss
@@ -82,8 +82,7 @@ class MultiLabel(TextProblem):
 
     def decode(self, logits: np.ndarray, labels: np.ndarray | None) -> tuple[Outputs, Outputs]:
         """Return probabilities [n, L], and labels 0 and 1 [n, L]."""
-        scores = np.asarray(logits, dtype=np.float64)
-        outputs = 0.5 * (1 + np.tanh(scores / 2))  # the sigmoid, without overflow
+        outputs = sigmoid(np.asarray(logits, dtype=np.float64))
         return outputs, [] if labels is None else np.asarray(labels).astype(np.int64)
 
     def labels_of(self, split: Dataset) -> Outputs:

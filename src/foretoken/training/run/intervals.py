@@ -12,6 +12,7 @@ from foretoken.metrics.calibration import CELLS, smooth_cells, smooth_errors, wi
 from foretoken.metrics.checks import checked_predictions, top_class
 from foretoken.metrics.multi_label import label_bins
 from foretoken.metrics.statistics import CONFIDENCE
+from foretoken.training.problems.multi_label import zeros_and_ones
 
 Counts = NDArray[np.int64]
 Numbers = NDArray[np.float64]
@@ -172,10 +173,10 @@ def _of_label_sets(
 ) -> dict[str, NDArray[np.float64]]:
     names = classes or sorted({name for row in (*labels, *predictions) for name in row})
     places = {name: place for place, name in enumerate(names)}
-    right, answered = (np.zeros((len(labels), len(places)), dtype=np.int64) for _ in range(2))
-    for held, rows in ((right, labels), (answered, predictions)):
-        for number, row in enumerate(rows):
-            held[number, [places[name] for name in row]] = 1
+    right, answered = (
+        zeros_and_ones([[places[name] for name in row] for row in rows], len(places)).astype(np.int64)
+        for rows in (labels, predictions)
+    )
     drawn = [
         (counts @ (right * answered), counts @ (right + answered))
         for counts in _counts(len(labels), samples, generator)
