@@ -14,9 +14,7 @@ from foretoken.errors import AdapterError
 from foretoken.exporting.graph import IDS, MASK, TYPES, reads_types
 from foretoken.files import JsonObject, write_text
 from foretoken.inference.predictor import Predictor
-from foretoken.metrics.decision import Decision
 from foretoken.options import to_dict
-from foretoken.training.problems.classification import TextProblem
 from foretoken.training.problems.regression import Regression
 
 CONFIG, README, TOKENIZER = "config.json", "README.md", "tokenizer.json"
@@ -89,13 +87,10 @@ def config_of(predictor: Predictor, **more: Any) -> JsonObject:
 
 def answers_of(predictor: Predictor) -> JsonObject:
     """Return what differs between the adapters of one model: labels, recalibration, decision, the scale of numbers."""
-    problem, fitted = predictor.problem, {"scaling": predictor.scaling, "decision": _decision(predictor)}
+    problem = predictor.problem
+    fitted = {"scaling": predictor.scaling, "decision": problem.decision}
     targets = {"targets": problem.targets.to_dict()} if isinstance(problem, Regression) else {}
     return {"labels": predictor.labels} | {name: it and it.to_dict() for name, it in fitted.items()} | targets
-
-
-def _decision(predictor: Predictor) -> Decision | None:
-    return predictor.problem.decision if isinstance(predictor.problem, TextProblem) else None
 
 
 def write_readme(path: Path, predictor: Predictor, *, target: str) -> None:
@@ -179,7 +174,7 @@ def _about_lines(predictor: Predictor, of: str = "") -> list[str]:
     if not predictor.problem.has_probabilities:
         return []
     kind, default = ("thresholds", 0.5) if predictor.problem.name == MULTI_LABEL else ("weights", 1.0)
-    decision, name = _decision(predictor), kind.upper()
+    decision, name = predictor.problem.decision, kind.upper()
     numbers = default if decision is None else f'np.array(about["decision"]["{kind}"])'
     return [
         f'about = json.loads(Path("config.json").read_text(encoding="utf-8")){of}',

@@ -59,7 +59,7 @@ def expected_calibration_error(
         return _torchmetrics_error(probabilities, labels, n_bins, "l1")
     check_n_bins(n_bins)
     confidence, correct = top_class(*checked_predictions(probabilities, labels))
-    return _mean_gap(_mass_index(confidence, n_bins), correct - confidence)
+    return mean_gap(_mass_index(confidence, n_bins), correct - confidence)
 
 
 def upper_edge_calibration_error(probabilities: ArrayLike, labels: ArrayLike, n_bins: int = 10) -> float:
@@ -79,7 +79,7 @@ def upper_edge_calibration_error(probabilities: ArrayLike, labels: ArrayLike, n_
     confidence, correct = top_class(*checked_predictions(probabilities, labels))
     edges = np.linspace(0, 1, n_bins + 1)
     index = np.digitize(confidence.astype(np.float32), edges[1:-1])
-    return _mean_gap(index, correct - edges[1:][index])
+    return mean_gap(index, correct - edges[1:][index])
 
 
 def maximum_calibration_error(probabilities: ArrayLike, labels: ArrayLike, n_bins: int = 15) -> float:
@@ -109,7 +109,7 @@ def classwise_calibration_error(probabilities: ArrayLike, labels: ArrayLike, n_b
     scores, truth = checked_predictions(probabilities, labels)
     classes = np.arange(scores.shape[1])
     index = width_index(scores, n_bins) + (n_bins + 1) * classes
-    return _mean_gap(index.ravel(), ((truth[:, None] == classes) - scores).ravel())
+    return mean_gap(index.ravel(), ((truth[:, None] == classes) - scores).ravel())
 
 
 def smooth_calibration_error(probabilities: ArrayLike, labels: ArrayLike) -> float:
@@ -188,7 +188,7 @@ def _torchmetrics_error(probabilities: ArrayLike, labels: ArrayLike, n_bins: int
     return float(multiclass_calibration_error(scores, truth, num_classes=scores.shape[1], n_bins=n_bins, norm=norm))
 
 
-def _mean_gap(index: NDArray[np.int64], gap: NDArray[np.float64]) -> float:
+def mean_gap(index: NDArray[np.int64], gap: NDArray[np.float64]) -> float:
     """Return the mean over the sum of n_b |mean gap of bin b|, which is |sum of the gaps in b|."""
     return float(np.abs(np.bincount(index, gap)).sum() / len(gap))
 

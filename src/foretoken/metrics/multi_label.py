@@ -6,7 +6,7 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from foretoken.errors import DataError
-from foretoken.metrics.calibration import smooth_error
+from foretoken.metrics.calibration import mean_gap, smooth_error
 from foretoken.metrics.scores import SMALLEST_PROBABILITY
 
 Array = NDArray[np.float64]
@@ -92,11 +92,12 @@ def _mean_average_precision(scores: Array, right: NDArray[np.int64]) -> float:
 
 def _doubts(scores: Array, right: NDArray[np.int64], n_bins: int) -> dict[str, float]:
     """Return what is said of the probabilities, each label of each document as a row of two classes."""
-    errors = [_label_error(scores[:, label], right[:, label], n_bins) for label in range(scores.shape[1])]
+    bins, gaps = label_bins(scores, n_bins), right - scores
+    errors = [mean_gap(bins[:, label], gaps[:, label]) for label in range(scores.shape[1])]
     likelihood = np.where(right == 1, scores, 1 - scores)
     return {
-        "ece": _label_error(scores.ravel(), right.ravel(), n_bins),
-        "smece": smooth_error(scores.ravel(), (right - scores).ravel()),
+        "ece": mean_gap(bins.ravel(), gaps.ravel()),
+        "smece": smooth_error(scores.ravel(), gaps.ravel()),
         "ece_classwise": float(np.mean(errors)),
         "brier": float(((scores - right) ** 2).mean()),
         "nll": float(-np.log(likelihood.clip(SMALLEST_PROBABILITY)).mean()),
@@ -106,9 +107,3 @@ def _doubts(scores: Array, right: NDArray[np.int64], n_bins: int) -> dict[str, f
 def label_bins(scores: Array, n_bins: int) -> NDArray[np.int64]:
     """Return the bin of each probability."""
     return np.minimum((scores * n_bins).astype(np.int64), n_bins - 1)
-
-
-def _label_error(scores: Array, right: NDArray[np.int64], n_bins: int) -> float:
-    """Return the mean distance of a label's probability from how often it is right, in bins of the probability."""
-    gaps = np.bincount(label_bins(scores, n_bins), weights=scores - right, minlength=n_bins)
-    return float(np.abs(gaps).sum() / len(scores))

@@ -22,12 +22,10 @@ from foretoken.data.problems import (
 from foretoken.errors import AdapterError, ConfigError
 from foretoken.inference.guarantee import Evidence, Guarantee, Limit, confidences_of, kind_of, validation_of
 from foretoken.inference.shared_base import SharedBase
-from foretoken.metrics.decision import Decision
 from foretoken.metrics.scaling import Scaling
 from foretoken.sentence_encoders import Pool, SentenceEncoder
 from foretoken.serving.bank import BASE
 from foretoken.training.problems import Problem, make_problem
-from foretoken.training.problems.classification import TextProblem
 from foretoken.training.run.card import read_card
 from foretoken.training.saved_folder import adapter_folder
 from foretoken.training.tokens.encode import EncodeSettings, model_max_length, token_rules
@@ -75,11 +73,6 @@ class Adapter:
     def labels(self) -> tuple[str, ...]:
         """The names of the outputs, in order; none for a single number."""
         return self.problem.labels
-
-    @property
-    def decision(self) -> Decision | None:
-        """What is answered for its probabilities; None: the likeliest class, or labels of 0.5."""
-        return self.problem.decision if isinstance(self.problem, TextProblem) else None
 
     @property
     def task(self) -> str:

@@ -96,7 +96,7 @@ async def remove(name: str, service: ServiceOf) -> ModelItem:
 
 
 def _item(adapter: Adapter, service: Service) -> ModelItem:
-    store = service.running.store
+    store, decision = service.running.store, adapter.problem.decision
     return ModelItem(
         id=adapter.name,
         created=_STARTED,
@@ -108,7 +108,7 @@ def _item(adapter: Adapter, service: Service) -> ModelItem:
         method=adapter.info.method,
         max_model_len=adapter.settings.max_length,
         calibrated=adapter.scaling is not None,
-        decision=None if adapter.decision is None else adapter.decision.to_dict(),
+        decision=None if decision is None else decision.to_dict(),
         dtype=str(adapter.info.dtype).removeprefix("torch."),
         precision=store.base.precision,
     )

@@ -13,6 +13,7 @@ from transformers import PretrainedConfig, PreTrainedTokenizerBase
 
 from foretoken.data.plain_table import Table
 from foretoken.errors import ConfigError
+from foretoken.metrics.decision import Decision
 from foretoken.training.tokens.encode import EncodeSettings, TableRow, TokenColumns, Truncation, chosen_max_length
 
 if TYPE_CHECKING:
@@ -71,6 +72,11 @@ class Problem(ABC):
     def calibrations(self) -> tuple[str, ...]:
         """The kinds of calibration that fit it."""
         return ("temperature", "vector") if self.has_probabilities else ()
+
+    @property
+    def decision(self) -> Decision | None:
+        """What was fitted to answer for probabilities; None: the likeliest class, labels of 0.5, or no such answers."""
+        return None
 
     @property
     def new_tokens(self) -> tuple[str, ...]:

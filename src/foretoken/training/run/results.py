@@ -202,7 +202,7 @@ def fitted_on(kind: str | None, validation: Prediction) -> Fitted:
     if isinstance(problem, Regression):
         targets = problem.targets
         return Fitted(targets=targets if kind is None else targets.with_error(validation.outputs, labels))
-    unscaled = _decision(problem.decided_on(validation.outputs, labels))
+    unscaled = problem.decided_on(validation.outputs, labels).decision
     if kind is None:
         return Fitted(None, unscaled, unscaled)
     before = validation.metrics()["nll"]
@@ -210,17 +210,13 @@ def fitted_on(kind: str | None, validation: Prediction) -> Fitted:
     scaled = replace(validation, outputs=scaling.apply(validation.outputs))
     after = scaled.metrics()["nll"]
     log.info("%s scaling fitted on validation: negative log-likelihood %.4f -> %.4f", kind, before, after)
-    return Fitted(scaling, _decision(problem.decided_on(scaled.outputs, labels)), unscaled)
+    return Fitted(scaling, problem.decided_on(scaled.outputs, labels).decision, unscaled)
 
 
 def _scaling(kind: Any, validation: Prediction) -> Scaling:
     if isinstance(validation.problem, MultiLabel):
         return fit_label_scaling(kind, validation.outputs, validation.labels)
     return _FIT[kind](validation.outputs, validation.labels)
-
-
-def _decision(problem: Problem) -> Decision | None:
-    return problem.decision if isinstance(problem, TextProblem) else None
 
 
 def measures(predictions: Mapping[str, Prediction], fitted: Fitted) -> JsonObject:
