@@ -4,13 +4,17 @@ In every family the head of sequence classification reads the first position of 
 body's pooler makes of it. So the body yields one position here, and mask and prefix, which heads are not given, are at
 hand where it is made. The body alone, when somebody else calls it, yields all positions as ever.
 
-Shapes: B batch, N text tokens, P prefix length, D model width.
+A document may be read in several rows, its chunks. A pool is a summary (K,) of each row, from which that of the whole
+document follows: however long it is, no more than the summaries has to be kept.
+
+Shapes: B documents, S rows, N text tokens, P prefix length, D model width, K numbers of a summary, F of a document.
 """
 
 from __future__ import annotations
 
 import inspect
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from typing import Any
 
 import torch
@@ -19,6 +23,7 @@ from torch import Tensor, nn
 from foretoken.backbones.module_value import Arguments, Keywords, ModuleValue
 from foretoken.errors import AdapterError
 
+_SMALLEST = 1e-12  # variance
 ATTENTION = "attention_pool"  # the body's module that scores tokens, (B, N, D) -> (B, N, 1), for the pool of that name
 
 
@@ -50,12 +55,82 @@ def attended(states: Tensor, mask: Tensor, scores: Tensor) -> Tensor:
 
 
 OF_TOKENS: dict[str, Callable[[Tensor, Tensor], Tensor]] = {"first": first, "mean": mean, "max": maximum}
-POOLS = (*OF_TOKENS, "attention", "prefix")
+MOMENTS = "mean-max-std"
+POOLS = (*OF_TOKENS, MOMENTS, "attention", "prefix")
+
+
+def features(pool: str, width: int) -> int:
+    """Return F: how many numbers of a document the head reads, given D."""
+    return 3 * width if pool == MOMENTS else width
 
 
 def sentence_vectors(states: Tensor, mask: Tensor, *, pool: str = "mean") -> Tensor:
     """Return each text's vector, of length 1: (B, N, D), (B, N) bool -> (B, D)."""
     return nn.functional.normalize(OF_TOKENS[pool](states, mask), dim=-1)
+
+
+def summaries(pool: str, states: Tensor, mask: Tensor, scores: Tensor | None = None) -> Tensor:
+    """Return the summary of each row for a pool of tokens: (S, N, D), (S, N) bool -> (S, K).
+
+    ``mean`` and ``mean-max-std`` end with the number of tokens, ``attention`` with the logarithm of the sum of the
+    exponentials of the (S, N, 1) scores. ``mean-max-std`` has mean, maximum and mean of the squares before.
+    """
+    if pool == "attention":
+        assert scores is not None
+        exact = torch.promote_types(scores.dtype, torch.float32)
+        total = scores.to(exact).masked_fill(~mask[..., None], -torch.inf).logsumexp(dim=1)
+        return torch.cat([attended(states, mask, scores), total.to(states.dtype)], dim=-1)
+    if pool in ("first", "max"):
+        return OF_TOKENS[pool](states, mask)
+    count = mask.sum(dim=1, keepdim=True).to(states.dtype)
+    if pool == "mean":
+        return torch.cat([mean(states, mask), count], dim=-1)
+    return torch.cat([mean(states, mask), maximum(states, mask), mean(states.square(), mask), count], dim=-1)
+
+
+def of_documents(pool: str, rows: Tensor, owner: Tensor | None = None) -> Tensor:
+    """Return what the head reads of each document, given the summaries of its rows: (S, K), owner (S,) -> (B, F).
+
+    ``owner`` numbers the documents from 0, in order; None: each has one row. The standard deviation is that of the
+    tokens, ``sqrt(mean(h^2) - mean(h)^2)``.
+
+    >>> rows = torch.tensor([[1.0, 3.0], [5.0, 1.0], [7.0, 2.0]])  # mean and number of tokens
+    >>> of_documents("mean", rows, torch.tensor([0, 0, 1])).tolist()
+    [[2.0], [7.0]]
+    """
+    if owner is not None:
+        rows = merged(pool, rows, owner.to(rows.device))
+    if pool != MOMENTS:
+        return rows if pool in ("first", "max") else rows[:, :-1]
+    average, most, squares = rows[:, :-1].chunk(3, dim=-1)
+    # the root has no gradient at 0, where a document has one token, or a dimension is constant
+    return torch.cat([average, most, (squares - average.square()).clamp(min=_SMALLEST).sqrt()], dim=-1)
+
+
+def merged(pool: str, rows: Tensor, owner: Tensor) -> Tensor:
+    """Return the summary of each document, given those of its rows: (S, K), (S,) -> (B, K)."""
+    if pool == "first":
+        return rows[torch.cat([owner.new_ones(1, dtype=torch.bool), owner.diff() != 0])]
+    if pool == "max":
+        return _reduced(rows, owner, "amax")
+    count = rows[:, -1:]
+    if pool == "attention":
+        count = (count - _reduced(count.detach(), owner, "amax")[owner]).exp()
+    total = _reduced(count, owner, "sum")
+    average = _reduced(count / total[owner] * rows[:, :-1], owner, "sum")
+    if pool == "attention":
+        total = _reduced(rows[:, -1:].detach(), owner, "amax") + total.log()
+    if pool == MOMENTS:
+        width = average.shape[1] // 3
+        most = _reduced(rows[:, width : 2 * width], owner, "amax")
+        average = torch.cat([average[:, :width], most, average[:, 2 * width :]], dim=-1)
+    return torch.cat([average, total], dim=-1)
+
+
+def _reduced(rows: Tensor, owner: Tensor, how: str) -> Tensor:
+    """Return sum, mean or maximum of the rows of each document: (S, K), (S,) -> (B, K)."""
+    start = rows.new_zeros(int(owner[-1]) + 1, rows.shape[1])
+    return start.scatter_reduce(0, owner[:, None].expand_as(rows), rows, how, include_self=False)
 
 
 class Pooling:
@@ -66,6 +141,8 @@ class Pooling:
         is_running: the model runs, and not the body alone.
         mask: (B, N) of the pass as the user gave it; None where all tokens are real.
         prefix: (B, D) last hidden states of the prefix's first row; None where some document has none.
+        owner: (S,) the documents that the rows of the pass belong to; None: each row is one.
+        summary: (S, K) of the last pass, where they are :attr:`kept`.
     """
 
     def __init__(self, model: nn.Module, body: nn.Module, pool: str) -> None:
@@ -73,6 +150,9 @@ class Pooling:
         self.is_running = False
         self.mask: Tensor | None = None
         self.prefix: Tensor | None = None
+        self.owner: Tensor | None = None
+        self.kept = False
+        self.summary: Tensor | None = None
         self.argument_names = list(inspect.signature(type(body).forward).parameters)[1:]
         model.register_forward_pre_hook(self.before_model)
         model.register_forward_hook(self.after_model, always_call=True)
@@ -115,22 +195,36 @@ class Pooling:
         self.prefix = states[:, 0] if bool(mask[:, 0].all()) else None
 
     def pooled(self, body: nn.Module, states: Tensor) -> Tensor:
-        """(B, N, D) -> (B, D).
+        """(S, N, D) -> (B, F).
 
         Raises:
             AdapterError: there is no prefix to read, or the mask does not say which tokens are padding.
         """
+        rows = self.summaries(body, states)
+        if self.kept:
+            self.summary = rows
+        return of_documents(self.pool, rows, self.owner)
+
+    def summaries(self, body: nn.Module, states: Tensor) -> Tensor:
+        """(S, N, D) -> (S, K)."""
         if self.pool == "prefix":
             if self.prefix is None:
                 raise AdapterError(
                     "the head reads the prefix (pool 'prefix'), and in this pass a document has none in front of its "
                     "text; activate an adapter that puts one there"
                 )
-            return self.prefix
-        mask = self.text_mask(states)
-        if self.pool == "attention":
-            return attended(states, mask, body.get_submodule(ATTENTION)(states))
-        return OF_TOKENS[self.pool](states, mask)
+            return torch.cat([self.prefix, torch.ones_like(self.prefix[:, :1])], dim=-1)
+        scores = body.get_submodule(ATTENTION)(states) if self.pool == "attention" else None
+        return summaries(self.pool, states, self.text_mask(states), scores)
+
+    @contextmanager
+    def reading(self, owner: Tensor | None, *, kept: bool = False) -> Iterator[Pooling]:
+        """Take the rows of all passes in the block for parts of documents, or keep their summaries."""
+        self.owner, self.kept = owner, kept
+        try:
+            yield self
+        finally:
+            self.owner, self.kept, self.summary = None, False, None
 
     def text_mask(self, states: Tensor) -> Tensor:
         """Return (B, N) bool, True for a token and False for padding."""

@@ -11,6 +11,8 @@ CANDIDATES = "candidates"
 GENERATION = "generation"
 QUESTION_ANSWERING = "question-answering"
 
+OF_TEXTS = (CLASSIFICATION, MULTI_LABEL, REGRESSION)  # whose answers are of a whole text, or pair of texts
+
 PROBLEMS: dict[str, str] = {
     CLASSIFICATION: "one class per text, or per pair of texts",
     MULTI_LABEL: "any number of classes per text, or per pair of texts",

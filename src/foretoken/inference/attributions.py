@@ -6,7 +6,7 @@ Shapes: B rows, N tokens, D model width, C outputs.
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import partial
@@ -17,12 +17,13 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor, nn
 
-from foretoken.backbones.pooling import ATTENTION, POOLING, token_weights
+from foretoken.backbones.pooling import ATTENTION, token_weights
 from foretoken.errors import BackboneError, ConfigError
 from foretoken.extras import missing
 from foretoken.inference.predictor import Predictor
 from foretoken.training.tokens.encode import PaddingCollator, TokenRow
 from foretoken.tuner.dimensions import body_of, embedding_of, inner_of
+from foretoken.tuner.heads import logits_of_summaries, mean_of_rows, pool_of, row_summaries
 
 log = logging.getLogger(__name__)
 Scores: TypeAlias = NDArray[np.float64]
@@ -92,10 +93,87 @@ def looked_up(model: nn.Module, ids: Tensor) -> Iterator[LookedUp]:
             handle.remove()
 
 
+@dataclass(frozen=True)
+class ReadDocument:
+    """A document in one or more rows, and what the model's head keeps of each.
+
+    Attributes:
+        predictor: what reads it.
+        rows: its tokens.
+        kept: (S, K) summaries of the rows; of a head of transformers' own, which reads each for itself, logits (S, C).
+    """
+
+    predictor: Predictor
+    rows: Sequence[TokenRow]
+    kept: Tensor
+
+    @classmethod
+    def of(cls, predictor: Predictor, rows: Sequence[TokenRow], options: ExplainOptions) -> ReadDocument:
+        """Read a document, a few rows at a time."""
+        size = max(1, options.tokens_per_batch // max(len(row["input_ids"]) for row in rows))
+
+        @torch.no_grad()
+        def kept(some: Sequence[TokenRow]) -> Tensor:
+            inputs = _inputs(predictor, some)
+            if pool_of(predictor.model) is None:
+                logits: Tensor = predictor.model(**inputs).logits
+                return logits
+            return row_summaries(predictor.model, inputs)
+
+        parts = [rows[at : at + size] for at in range(0, len(rows), size)]
+        return cls(predictor, rows, torch.cat([options.run(partial(kept, part)) for part in parts]))
+
+    @property
+    def pool(self) -> str | None:
+        """What the head reads of the document; None for a head of transformers' own."""
+        return pool_of(self.predictor.model)
+
+    def logits(self, kept: Tensor, owner: Tensor) -> Tensor:
+        """Return the logits (B, C) of documents whose rows have kept this."""
+        model = self.predictor.model
+        return mean_of_rows(kept, owner) if self.pool is None else logits_of_summaries(model, kept, owner)
+
+    @torch.no_grad()
+    def shares(self, target: int) -> Scores:
+        """Return what the logit loses without each row (S,); of a head that reads one row, the rows' parts of it.
+
+        One row alone has all of it.
+        """
+        count = len(self.rows)
+        if self.pool is None or count == 1:
+            return (self.kept[:, target] / count if self.pool is None else self._whole(target)).double().cpu().numpy()
+        one = torch.zeros(count - 1, dtype=torch.long)
+        left = (torch.cat([self.kept[:row], self.kept[row + 1 :]]) for row in range(count))
+        without = torch.cat([self.logits(rows, one)[:, target] for rows in left])
+        return (self._whole(target) - without).double().cpu().numpy()
+
+    def _whole(self, target: int) -> Tensor:
+        return self.logits(self.kept, torch.zeros(len(self.rows), dtype=torch.long))[:, target]
+
+    def with_row(self, number: int, inputs: Mapping[str, Tensor], target: int) -> Tensor:
+        """Return the document's logit (n,) with each of n rows in the place of one of its own."""
+        model, count = self.predictor.model, len(self.rows)
+        if self.pool is None:
+            logits: Tensor = model(**inputs).logits
+            return logits[:, target] / count
+        rows = row_summaries(model, inputs)
+        copies = self.kept.expand(len(rows), *self.kept.shape).clone()
+        copies[:, number] = rows
+        return self.logits(copies.flatten(0, 1), torch.arange(len(rows)).repeat_interleave(count))[:, target]
+
+    def pooling_weights(self, options: ExplainOptions) -> list[Scores] | None:
+        """Return the weights by which the head pools the tokens of each row, 1 in all; None where none are trained."""
+        if self.pool != "attention":
+            return None
+        of_rows = self.kept[:, -1].softmax(dim=0).double().cpu().numpy()
+        each = [_token_weights(self.predictor, row, options) for row in self.rows]
+        return [share * weights for share, weights in zip(of_rows, each, strict=True)]
+
+
 def integrated_gradients(
-    predictor: Predictor, row: TokenRow, target: int, is_text: Sequence[bool], options: ExplainOptions
+    document: ReadDocument, number: int, target: int, is_text: Sequence[bool], options: ExplainOptions
 ) -> tuple[Scores, float]:
-    """Return what each token of a row adds to a logit (N,), and what their sum leaves unexplained.
+    """Return what each token of a row adds to the document's logit (N,), and what their sum leaves unexplained.
 
     The baseline is the row with the mask token in the place of every token of the text; where there is none, or its
     embedding is 0, the padding token, or the end token. The scores add up to the difference between the two logits;
@@ -105,13 +183,14 @@ def integrated_gradients(
         ConfigError: captum is not installed.
         BackboneError: the model's token embeddings were not found.
     """
-    inputs = _inputs(predictor, [row])
+    predictor = document.predictor
+    inputs = _inputs(predictor, [document.rows[number]])
     with looked_up(predictor.model, inputs["input_ids"]) as embeddings:
 
         def logit(values: Tensor | None) -> Tensor:
             embeddings.values, count = values, 1 if values is None else len(values)
             batch = {name: tensor.expand(count, -1).contiguous() for name, tensor in inputs.items()}
-            return predictor.model(**batch).logits[:, target]
+            return document.with_row(number, batch, target)
 
         @torch.no_grad()
         def ends() -> tuple[Tensor, Tensor, float]:
@@ -161,30 +240,16 @@ def _method(logit: Callable[[Tensor], Tensor], options: ExplainOptions) -> Any:
     return method
 
 
-def pooling_weights(predictor: Predictor, row: TokenRow, options: ExplainOptions) -> Scores | None:
-    """Return the weights (N,) by which a head pools the tokens of a row, 1 in all; None where none are trained."""
+def _token_weights(predictor: Predictor, row: TokenRow, options: ExplainOptions) -> Scores:
+    """Return the weights (N,) by which the pool ``attention`` reads the tokens of a row, 1 in all."""
     body, seen = body_of(inner_of(predictor.model)), list[Tensor]()
-    pooling = POOLING.get(body)
-    if pooling is None or pooling.pool != "attention":
-        return None
     handle = body.get_submodule(ATTENTION).register_forward_hook(lambda module, args, scores: seen.append(scores))
     try:
-        output_logits(predictor, [row], options)
+        ReadDocument.of(predictor, [row], options)
     finally:
         handle.remove()
     weights = token_weights(seen[0], torch.ones_like(seen[0][..., 0], dtype=torch.bool))
     return weights[0, :, 0].double().cpu().numpy()
-
-
-def output_logits(predictor: Predictor, rows: Sequence[TokenRow], options: ExplainOptions) -> Scores:
-    """Return the logits (B, C) of rows, each for itself."""
-    size = max(1, options.tokens_per_batch // max(len(row["input_ids"]) for row in rows))
-
-    @torch.no_grad()
-    def of(some: Sequence[TokenRow]) -> Scores:
-        return predictor.model(**_inputs(predictor, some)).logits.double().cpu().numpy()
-
-    return np.concatenate([options.run(partial(of, rows[at : at + size])) for at in range(0, len(rows), size)])
 
 
 def _inputs(predictor: Predictor, rows: Sequence[TokenRow]) -> dict[str, Tensor]:

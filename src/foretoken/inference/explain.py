@@ -14,18 +14,11 @@ from foretoken.data.readers.rows import BadRows
 from foretoken.errors import ConfigError, no_such
 from foretoken.files import PathLike
 from foretoken.inference.any_predictor import AnyPredictor, BaselinePredictor, answer_rows, load_predictor
-from foretoken.inference.attributions import (
-    ExplainOptions,
-    Scores,
-    integrated_gradients,
-    output_logits,
-    pooling_weights,
-)
+from foretoken.inference.attributions import ExplainOptions, ReadDocument, Scores, integrated_gradients
 from foretoken.inference.passages import Scored, passages_of, words_of
 from foretoken.inference.predictor import Predictor, refuse_unusable_texts
 from foretoken.training.problems.base import Problem
 from foretoken.training.problems.classification import TextProblem
-from foretoken.training.recipe.recipe import ChunkOptions
 from foretoken.training.tokens.places import SPECIAL, PlacedTokens, Span, place_tokens
 
 Answer: TypeAlias = dict[str, Any]
@@ -44,7 +37,7 @@ class Evidence:
         tokens: the pieces of the document that have a score.
         label: of the output; None where the scores are of no label.
         delta: what the scores leave unexplained of the logit; None where that cannot be.
-        chunks: what the document's chunks add, where it is read in several.
+        chunks: what the logit loses without each of the document's chunks, where it is read in several.
     """
 
     kind: str
@@ -167,59 +160,33 @@ def model_evidence(
 
     The weights are of no label, so gradients are taken where one is asked for.
     """
-    logits = output_logits(predictor, placed.rows, options)
-    weights = chunk_weights(logits, predictor.chunks)
-    shares = weights * logits
+    document = ReadDocument.of(predictor, placed.rows, options)
     if targets and options.label is None and _by_passages(len(placed.spans), options):
-        first = targets[0][1]
-        scores = by_pooling(predictor, placed, weights[:, first], options)
-        if scores:
-            return [Evidence(POOLING_WEIGHTS, _scored(placed, scores), chunks=_chunks(placed, shares[:, first]))]
+        scores = document.pooling_weights(options)
+        if scores is not None:
+            chunks = _chunks(placed, document.shares(targets[0][1]))
+            return [Evidence(POOLING_WEIGHTS, _scored(placed, scores), chunks=chunks)]
     found = []
     for label, target in targets:
-        scores, delta = by_gradients(predictor, placed, (weights[:, target], target), shares[:, target], options)
-        found.append(Evidence(GRADIENTS, _scored(placed, scores), label, delta, _chunks(placed, shares[:, target])))
+        shares = document.shares(target)
+        scores, delta = by_gradients(document, placed, target, shares, options)
+        found.append(Evidence(GRADIENTS, _scored(placed, scores), label, delta, _chunks(placed, shares)))
     return found
 
 
-def by_pooling(predictor: Predictor, placed: PlacedTokens, weights: Scores, options: ExplainOptions) -> list[Scores]:
-    """Return the weights by which the head pools the tokens of each row, times the row's; none where it has none."""
-    pooled = [pooling_weights(predictor, row, options) for row in placed.rows]
-    return [weight * scores for weight, scores in zip(weights, pooled, strict=True) if scores is not None]
-
-
 def by_gradients(
-    predictor: Predictor, placed: PlacedTokens, output: tuple[Scores, int], shares: Scores, options: ExplainOptions
+    document: ReadDocument, placed: PlacedTokens, target: int, shares: Scores, options: ExplainOptions
 ) -> tuple[list[Scores], float]:
     """Return integrated gradients of a document's logit, for the tokens of each row, and what they leave unexplained.
 
-    Args:
-        predictor: what predicts.
-        placed: the document.
-        output: the weights of the rows' logits in the document's (S,), and the number of the output.
-        shares: the weights times the logits (S,): the rows with the largest ones are looked at, the others are 0.
-        options: what it may cost.
+    The rows with the largest shares (S,) are looked at, each with the others as they are; the others are 0.
     """
-    (weights, target), delta = output, 0.0
-    scores = [np.zeros(len(places)) for places in placed.places]
+    delta, scores = 0.0, [np.zeros(len(places)) for places in placed.places]
     for number in np.argsort(-np.abs(shares), kind="stable")[:CHUNKS]:
-        if weights[number]:
-            is_text = [place != SPECIAL for place in placed.places[number]]
-            found, rest = integrated_gradients(predictor, placed.rows[number], target, is_text, options)
-            scores[number] = weights[number] * found
-            delta += weights[number] * rest
+        is_text = [place != SPECIAL for place in placed.places[number]]
+        scores[number], rest = integrated_gradients(document, int(number), target, is_text, options)
+        delta += rest
     return scores, delta
-
-
-def chunk_weights(logits: Scores, chunks: ChunkOptions | None) -> Scores:
-    """Return the weights (S, C) by which a document's logits are pooled of those (S, C) of its chunks.
-
-    >>> chunk_weights(np.array([[1.0, 5.0], [3.0, 2.0]]), ChunkOptions(pool="max")).tolist()
-    [[0.0, 1.0], [1.0, 0.0]]
-    """
-    if chunks is None or chunks.pool == "mean":
-        return np.full(logits.shape, 1 / len(logits))
-    return np.eye(len(logits))[:, logits.argmax(axis=0)]
 
 
 def term_evidence(predictor: BaselinePredictor, texts: Sequence[str], label: str | None, target: int) -> Evidence:
@@ -241,7 +208,7 @@ def _scored(placed: PlacedTokens, scores: Sequence[Scores]) -> list[Scored]:
 
 
 def _chunks(placed: PlacedTokens, shares: Scores) -> list[Scored]:
-    """Return the chunks of a document that is read in several, with their shares of its logit."""
+    """Return the chunks of a document that is read in several, with what its logit loses without each."""
     if len(placed.rows) == 1:
         return []
     ends = [[placed.spans[place] for place in places if place != SPECIAL] for places in placed.places]

@@ -74,6 +74,7 @@ class Predictor:
     max_length: int
     columns: Mapping[str, Any] = field(default_factory=dict)
     chunks: ChunkOptions | None = None
+    max_tokens: int | None = None
     scaling: Scaling | None = None
     unscaled_decision: Decision | None = None
     precision: str = "fp32"
@@ -92,7 +93,7 @@ class Predictor:
     def settings(self) -> EncodeSettings:
         """How documents become tokens."""
         config: Any = self.model.config
-        return EncodeSettings(self.tokenizer, self.max_length, token_rules(config), self.chunks)
+        return EncodeSettings(self.tokenizer, self.max_length, token_rules(config), self.chunks, self.max_tokens)
 
 
 def load_for_inference(
@@ -323,6 +324,7 @@ def _ready(
         max_length,
         columns=card.columns,
         chunks=card.recipe.chunks,
+        max_tokens=card.recipe.max_tokens,
         scaling=card.scaling,
         unscaled_decision=card.unscaled_decision,
     )

@@ -75,6 +75,11 @@ class Adapter:
         return self.problem.labels
 
     @property
+    def pools(self) -> bool:
+        """Whether its head reads what is pooled of all rows of a document."""
+        return self.info.pools
+
+    @property
     def task(self) -> str:
         """What is asked of it."""
         return EMBEDDINGS if self.info.head == "none" else self.problem.name
@@ -122,7 +127,7 @@ def read_adapter(name: str, key: str, folder: Path, base: SharedBase, info: Adap
     if problem.name == MULTIPLE_CHOICE and len(info.labels) > 1:
         raise AdapterError(f"{folder} has {len(info.labels)} outputs, and choices have one; copy both files again")
     length = problem.max_length(card.max_length, base.config, base.tokenizer)
-    settings = replace(frozen.settings, max_length=length, chunks=card.recipe.chunks)
+    settings = replace(frozen.settings, max_length=length, chunks=card.recipe.chunks, max_tokens=card.recipe.max_tokens)
     return Adapter(
         name=name,
         key=key,

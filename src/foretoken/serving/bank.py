@@ -22,6 +22,7 @@ from foretoken.training.problems.question_answering import token_types_passed_on
 from foretoken.tuner.bank.bank import AdapterBank, AdapterInfo, task_of
 from foretoken.tuner.bank.heads import GLOBAL
 from foretoken.tuner.dimensions import body_of, inner_of
+from foretoken.tuner.heads import logits_of_summaries, pool_of, row_summaries
 
 log = logging.getLogger(__name__)
 Key = TypeVar("Key")
@@ -103,6 +104,22 @@ class MixedBank:
         )
 
     @torch.inference_mode()
+    def summaries(self, inputs: dict[str, Tensor], adapter_names: Sequence[str]) -> list[Tensor]:
+        """Return of each row, a part of a document, what its adapter's head keeps of it."""
+        return self._divided(
+            inputs,
+            adapter_names,
+            lambda rows, names: self.together.summaries(**rows, adapter_names=names),
+            self.apart.summaries,
+        )
+
+    @torch.inference_mode()
+    def document_logits(self, name: str, summaries: Sequence[Tensor], owner: Sequence[int]) -> Tensor:
+        """Return the logits (B, C) of documents of one adapter, given what was kept of their rows."""
+        run = self.together if name in self.together else self.apart
+        return run.document_logits(name, summaries, owner)
+
+    @torch.inference_mode()
     def hidden_states(self, inputs: dict[str, Tensor], adapter_names: Sequence[str]) -> list[Tensor]:
         """Return each row's last hidden states, (tokens, D); :data:`BASE` names the model alone."""
         return self._divided(
@@ -145,6 +162,7 @@ class GroupedBank:
             labels=tuple(predictor.labels),
             bytes=sum(tensor.numel() * tensor.element_size() for tensor in own),
             dtype=own[0].dtype if own else torch.float32,
+            pools=pool_of(predictor.model) is not None,
         )
 
         def add(name: str) -> AdapterInfo:
@@ -166,6 +184,18 @@ class GroupedBank:
             return _without_padding(self._logits(self._loaded[name], group), group["attention_mask"])
 
         return _in_groups(inputs, adapter_names, adapter_names, run)
+
+    def summaries(self, inputs: dict[str, Tensor], adapter_names: Sequence[str]) -> list[Tensor]:
+        """Return of each row, a part of a document, what its adapter's head keeps of it."""
+
+        def run(name: str, group: dict[str, Tensor], _: list[str]) -> list[Tensor]:
+            return list(row_summaries(self._loaded[name].model, group))
+
+        return _in_groups(inputs, adapter_names, adapter_names, run)
+
+    def document_logits(self, name: str, summaries: Sequence[Tensor], owner: Sequence[int]) -> Tensor:
+        """Return the logits (B, C) of documents of one adapter, given what was kept of their rows."""
+        return logits_of_summaries(self._loaded[name].model, torch.stack(list(summaries)), torch.tensor(owner))
 
     def hidden_states(self, inputs: dict[str, Tensor], adapter_names: Sequence[str]) -> list[Tensor]:
         """Return each row's last hidden states."""

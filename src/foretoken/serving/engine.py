@@ -268,7 +268,11 @@ class Engine:
         rows = [row for document in prepared for row in document.rows]
         now = self._clock()
         wait = min(request.timeout or self.limits.seconds_waiting, self.limits.seconds_waiting)
-        pending = Pending(adapter, request.task.kind, rows, Future(), arrived=now, deadline=now + wait)
+        sizes = [len(document.rows) for document in prepared]
+        kind = request.task.kind
+        if kind == "logits" and max(sizes) > 1 and adapter.pools:
+            kind = "summaries"
+        pending = Pending(adapter, kind, rows, Future(), arrived=now, deadline=now + wait, sizes=sizes)
         with self._changed:
             self._check_ready()
             if len(self._queue) and len(self._queue) + len(rows) > self.limits.rows_waiting:
@@ -452,7 +456,9 @@ class Engine:
         for name, other in (("token_type_ids", 0), (GLOBAL, -1)):  # and what rows have that do not say
             if any(name in row for row in inputs):
                 batch[name] = padded([row.get(name, [other] * len(row["input_ids"])) for row in inputs], 0)
-        run = self.store.bank if rows[0].request.kind == "logits" else self.store.bank.hidden_states
+        bank = self.store.bank
+        kind = rows[0].request.kind
+        run = bank if kind == "logits" else bank.summaries if kind == "summaries" else bank.hidden_states
         return run(batch, names)
 
     def _deliver(self, row: Row, result: Tensor) -> None:
@@ -463,7 +469,12 @@ class Engine:
             return
         request.results[row.number] = result
         if len(request.results) == len(request.rows):
-            _settle(request.future, [request.results[number] for number in range(len(request.rows))])
+            results = [request.results[number] for number in range(len(request.rows))]
+            if request.kind == "summaries":
+                owner = [number for number, size in enumerate(request.sizes) for _ in range(size)]
+                logits = self.store.bank.document_logits(request.adapter.key, results, owner)
+                results = [logits[number] for number in owner]
+            _settle(request.future, results)
 
 
 def _prepared(request: Request[T], adapter: Adapter) -> list[Prepared[T]]:

@@ -26,6 +26,7 @@ class Pending:
         future: gets the rows' results.
         arrived: when, in seconds of the engine's clock.
         deadline: until when it may wait.
+        sizes: rows of each of its documents.
     """
 
     adapter: Adapter
@@ -34,6 +35,7 @@ class Pending:
     future: Future[list[Tensor]]
     arrived: float
     deadline: float
+    sizes: list[int] = field(default_factory=list)
     results: dict[int, Tensor] = field(default_factory=dict)
 
     @property

@@ -6,7 +6,7 @@ A task makes token rows of a document, and an answer of what the model computed 
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any, Generic, Literal, Protocol, TypeAlias, TypeVar
 
 import numpy as np
@@ -19,12 +19,11 @@ from foretoken.data.plain_table import PlainTable
 from foretoken.errors import DataError
 from foretoken.serving.adapters import CLASSIFIED, EMBEDDINGS, Adapter
 from foretoken.serving.errors import WrongTaskError
-from foretoken.training.tokens.chunks import pooled
 from foretoken.training.tokens.encode import TokenRow
 from foretoken.training.tokens.texts import encode_texts
 
 T = TypeVar("T", covariant=True)
-Kind: TypeAlias = Literal["logits", "states"]
+Kind: TypeAlias = Literal["logits", "summaries", "states"]
 
 
 @dataclass(frozen=True)
@@ -197,15 +196,13 @@ def read(adapter: Adapter, document: Document, at_most: int | None) -> tuple[lis
         return [{"input_ids": list(ids[:limit])}], min(len(ids), limit), len(ids) > limit
     if not is_readable(document.text) or not is_readable(document.pair or document.text):
         raise DataError("the document is empty; expected some text")
-    if at_most is not None and settings.chunks is None:
-        settings = type(settings)(settings.tokenizer, limit, settings.rules)
+    if at_most is not None:
+        most = at_most if settings.max_tokens is None else min(at_most, settings.max_tokens)
+        settings = replace(settings, max_tokens=most)
     pairs = None if document.pair is None else [document.pair]
     columns, truncation = encode_texts([document.text], pairs, settings)
     tokens = columns["length"][0]
-    if "sequences" in columns:
-        return list(columns["sequences"][0]), tokens, bool(truncation.truncated)
-    columns.pop("length")
-    return [{name: values[0] for name, values in columns.items()}], tokens, bool(truncation.truncated)
+    return list(columns["sequences"][0]), tokens, bool(truncation.truncated)
 
 
 def _check_tokens(document: Document, size: int | None) -> None:
@@ -218,10 +215,7 @@ def _check_tokens(document: Document, size: int | None) -> None:
 
 
 def _pooled(adapter: Adapter, results: list[Tensor]) -> np.ndarray:
-    """Return the logits of a document of its chunks' logits."""
-    logits = torch.stack(results).float()
-    if len(results) == 1:
-        return logits[0].numpy()
-    chunks = adapter.settings.chunks
-    assert chunks is not None
-    return pooled(logits, torch.zeros(len(results), dtype=torch.long), chunks.pool)[0].numpy()
+    """Return the logits of a document, given those of each chunk; a head that pools has read them together."""
+    if len(results) == 1 or adapter.pools:
+        return results[0].float().numpy()
+    return torch.stack(results).float().mean(dim=0).numpy()

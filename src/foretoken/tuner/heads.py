@@ -1,11 +1,12 @@
 """Another head on an encoder for classification: what it reads of a document, and how large it is.
 
-Shapes: B batch, D model width, C labels.
+Shapes: B documents, S rows, N tokens, D model width, F numbers that are pooled of a document, C labels.
 """
 
 from __future__ import annotations
 
 import math
+from collections.abc import Iterator, Mapping
 from typing import Any, TypeVar
 
 import torch
@@ -14,10 +15,10 @@ from peft.utils.other import ModulesToSaveWrapper
 from torch import Tensor, nn
 
 from foretoken.backbones import find_backbone
-from foretoken.backbones.pooling import ATTENTION, POOLING, POOLS, Pooling
+from foretoken.backbones.pooling import ATTENTION, POOLING, POOLS, Pooling, features, of_documents
 from foretoken.errors import AdapterError, ConfigError, no_such
 from foretoken.methods.base import ForetokenConfig, Sites
-from foretoken.tuner.dimensions import body_of
+from foretoken.tuner.dimensions import body_of, inner_of
 from foretoken.tuner.forward.call_through import ThroughHooks
 from foretoken.tuner.forward.model_hooks import find_model_hooks
 
@@ -27,21 +28,26 @@ HEAD_KEY = "foretoken_head"  # of a model's config: saved with a model that is t
 
 
 class Head(nn.Module):
-    """From one pooled state of each document to its logits: (B, D) -> (B, C).
+    """From what is pooled of each document to its logits: (B, F) -> (B, C).
 
     The last linear map is called after the pool, so that an adapter's file never fits a model with another one.
     """
 
     def __init__(self, width: int, num_labels: int, *, pool: str, hidden: bool, dropout: float) -> None:
         super().__init__()
-        self.width = width
+        self.width = features(pool, width)
         self.dropout = nn.Dropout(dropout)
-        self.dense = nn.Linear(width, width) if hidden else None
+        self.dense = nn.Linear(self.width, width) if hidden else None
         self.last = pool
-        self.add_module(pool, nn.Linear(width, num_labels))
+        self.add_module(pool, nn.Linear(width if hidden else self.width, num_labels))
+
+    @property
+    def linear(self) -> nn.Linear | None:
+        """The map from what is pooled to the logits, where there is no layer between them."""
+        return self.get_submodule(self.last) if self.dense is None else None  # type: ignore[return-value]
 
     def forward(self, pooled: Tensor) -> Tensor:
-        """(B, 1, D) or (B, D), or the two halves of :class:`BothSigns` -> (B, C).
+        """(B, 1, F) or (B, F), or the two halves of :class:`BothSigns` -> (B, C).
 
         Raises:
             AdapterError: there are the states of all tokens, as somebody else has called the body.
@@ -95,9 +101,10 @@ def replace_head(model: Model, *, pool: str = "mean", hidden: bool = False) -> M
 
     Args:
         model: of an encoder family, e.g. from ``AutoModelForSequenceClassification``.
-        pool: what the head reads: ``first`` (the first token), ``mean`` or ``max`` (over the tokens), ``attention``
-            (their mean by the weights ``softmax(h w / sqrt(D))`` with a trained vector w), ``prefix`` (the first row of
-            the prefix, for methods that put one in front of the text).
+        pool: what the head reads: ``first`` (the first token), ``mean`` or ``max`` (over the tokens), ``mean-max-std``
+            (these two and the standard deviation), ``attention`` (their mean by the weights ``softmax(h w / sqrt(D))``
+            with a trained vector w), ``prefix`` (the first row of the prefix, for methods that put one in front of the
+            text). Of a document in several rows, see :func:`foretoken.document_logits`, it reads all.
         hidden: a linear layer with tanh and dropout before the last one, as in RoBERTa's own head.
 
     Raises:
@@ -171,6 +178,85 @@ def head_of(model: nn.Module) -> dict[str, str | bool] | None:
     if POOLING.get(body_of(model)) is None:
         return None
     return dict(getattr(model.config, HEAD_KEY))
+
+
+def document_logits(model: nn.Module, inputs: Mapping[str, Any], owner: Tensor, *, rows: int | None = None) -> Tensor:
+    """Return the logits (B, C) of documents that are read in several rows: chunks, one after the other.
+
+    A head of :func:`replace_head` reads what is pooled of all rows of a document. Of a head of transformers' own, which
+    reads one row, the logits are averaged.
+
+    Args:
+        model: with or without an adapter.
+        inputs: what it reads, (S, N) each.
+        owner: (S,) the number of the document of each row, from 0, in order.
+        rows: that are run at once, where nothing is trained; None: all.
+    """
+    pooling = POOLING.get(body_of(inner_of(model)))
+    size = len(owner) if rows is None or torch.is_grad_enabled() else rows
+    if pooling is None:
+        logits = torch.cat([model(**part).logits for part in _slices(inputs, size)])
+        return mean_of_rows(logits, owner.to(logits.device))
+    if size >= len(owner):
+        with pooling.reading(owner):
+            return model(**inputs).logits
+    found = [row_summaries(model, part) for part in _slices(inputs, size)]
+    return logits_of_summaries(model, torch.cat(found), owner)
+
+
+def pool_of(model: nn.Module) -> str | None:
+    """Return what the head reads of a document; None where it is transformers' own."""
+    pooling = POOLING.get(body_of(inner_of(model)))
+    return None if pooling is None else pooling.pool
+
+
+def row_summaries(model: nn.Module, inputs: Mapping[str, Any]) -> Tensor:
+    """Return what the pool keeps of each row, (S, K), from which that of documents in several rows follows."""
+    pooling = POOLING.get(body_of(inner_of(model)))
+    assert pooling is not None
+    with pooling.reading(None, kept=True):
+        model(**inputs)
+        assert pooling.summary is not None
+        return pooling.summary
+
+
+def logits_of_summaries(model: nn.Module, summaries: Tensor, owner: Tensor) -> Tensor:
+    """Return the logits of documents, given what was kept of their rows: (S, K), (S,) -> (B, C)."""
+    head: Tensor = inner_of(model).get_submodule(CLASSIFIER)(of_documents(str(pool_of(model)), summaries, owner))
+    return head
+
+
+def pooled_features(model: nn.Module, inputs: Mapping[str, Any], owner: Tensor | None, *, rows: int) -> Tensor:
+    """Return what the head reads of each document, (B, F)."""
+    found = torch.cat([row_summaries(model, part) for part in _slices(inputs, rows)])
+    return of_documents(str(pool_of(model)), found, owner)
+
+
+def linear_head(model: nn.Module) -> nn.Linear | None:
+    """Return the map from what is pooled of a document to its logits; None where the head is another."""
+    head = getattr(inner_of(model), CLASSIFIER, None)
+    if isinstance(head, ModulesToSaveWrapper):
+        adapted = head.active_adapters and not head.disable_adapters
+        head = head.modules_to_save[head.active_adapters[0]] if adapted else head.original_module
+    return head.linear if isinstance(head, Head) else None
+
+
+def mean_of_rows(logits: Tensor, owner: Tensor) -> Tensor:
+    """Return the mean over each document's rows: (S, C), (S,) -> (B, C).
+
+    >>> mean_of_rows(torch.tensor([[1.0], [3.0], [5.0]]), torch.tensor([0, 0, 1])).tolist()
+    [[2.0], [5.0]]
+    """
+    start = logits.new_zeros(int(owner[-1]) + 1, logits.shape[1])
+    return start.scatter_reduce(0, owner[:, None].expand_as(logits), logits, "mean", include_self=False)
+
+
+def _slices(inputs: Mapping[str, Any], size: int) -> Iterator[dict[str, Any]]:
+    """Yield so many rows of a padded batch at a time, without the padding that they do not need."""
+    mask = inputs["attention_mask"]
+    for begin in range(0, len(mask), size):
+        longest = max(1, int(mask[begin : begin + size].sum(dim=1).max()))
+        yield {name: value[begin : begin + size, :longest] for name, value in inputs.items()}
 
 
 def take_head(config: ForetokenConfig, model: nn.Module) -> None:

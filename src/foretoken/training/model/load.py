@@ -30,6 +30,7 @@ from transformers import (
 )
 
 from foretoken.backbones import BACKBONES
+from foretoken.data.problems import OF_TEXTS
 from foretoken.errors import BackboneError, ConfigError, ForetokenError, cut, quoted
 from foretoken.lengthening import lengthen, resolve_source
 from foretoken.options import Errors, Values, build
@@ -161,10 +162,11 @@ def load_model(
 
 
 def suitable_head(source: str, problem: Problem) -> HeadOptions | None:
-    """Return mean pooling for a sentence encoder that was trained with it, None (transformers' own head) for others.
+    """Return the head that a recipe leaves to foretoken; None for transformers' own, as decoders keep it.
 
-    Sentence encoders say in ``1_Pooling/config.json`` what they were trained with. A model that was saved with a head
-    of ours keeps it.
+    Encoders get one that reads mean, maximum and standard deviation of all tokens of a text. For multiple choice that
+    is so for sentence encoders alone, and it reads the mean: they say in ``1_Pooling/config.json`` what they were
+    trained with. A model that was saved with a head of ours keeps it.
     """
     with load_errors(source, "model"), quiet_transformers():
         config = load_config(source)
@@ -173,11 +175,11 @@ def suitable_head(source: str, problem: Problem) -> HeadOptions | None:
     saved = head_options(getattr(config, HEAD_KEY, None))
     family = BACKBONES.get(config.model_type)
     is_encoder = family is not None and [stack.is_causal for stack in family.stacks] == [False]
-    return (
-        HeadOptions(pool="mean", hidden=True)
-        if saved is None and is_encoder and pooling_mode(source) == "mean"
-        else saved
-    )
+    if saved is not None or not is_encoder:
+        return saved
+    if problem.name in OF_TEXTS:
+        return HeadOptions()
+    return HeadOptions(pool="mean", hidden=True) if pooling_mode(source) == "mean" else None
 
 
 def load_with_new_head(

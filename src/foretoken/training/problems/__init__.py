@@ -87,8 +87,6 @@ def make_problem(
         raise ConfigError(f"decision is for {CLASSIFICATION} and {MULTI_LABEL}, got data for {name}; leave it out")
     if issubclass(kind, Regression) and targets is not None:
         given |= {"targets": targets}
-    if chunks is None:
-        return kind(**given)
-    if not issubclass(kind, TextProblem | CandidateChoice):
+    if chunks is not None and not issubclass(kind, TextProblem | CandidateChoice):
         raise ConfigError(f"chunks is for classification, regression and candidates, got data for {name}; leave it out")
-    return kind(**given, pool=chunks.pool)
+    return kind(**given)

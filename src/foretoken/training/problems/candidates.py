@@ -23,7 +23,7 @@ from foretoken.errors import BackboneError, DataError
 from foretoken.training.problems.base import FILL, Collator, Inputs
 from foretoken.training.problems.choice import Choosing
 from foretoken.training.recipe.recipe import ChunkOptions
-from foretoken.training.tokens.chunks import ChunkCollator, pooled, spans
+from foretoken.training.tokens.chunks import ChunkCollator, spans
 from foretoken.training.tokens.encode import (
     EncodeSettings,
     PaddingCollator,
@@ -36,6 +36,7 @@ from foretoken.training.tokens.encode import (
 )
 from foretoken.training.tokens.texts import special_frame
 from foretoken.tuner.dimensions import inner_of, takes_global_attention
+from foretoken.tuner.heads import mean_of_rows
 
 if TYPE_CHECKING:
     pass
@@ -52,7 +53,6 @@ class CandidateChoice(Choosing):
     name: ClassVar[str] = CANDIDATES
     task_type: ClassVar[str] = "TOKEN_CLS"
     choices_column: ClassVar[str] = "candidates"
-    pool: str = "mean"
 
     @property
     def new_tokens(self) -> tuple[str, ...]:
@@ -91,7 +91,7 @@ class CandidateChoice(Choosing):
     def collator(self, tokenizer: PreTrainedTokenizerBase, model: nn.Module) -> Collator:
         """Pad the chunks of all rows; question and candidates get global attention where the model has it."""
         has_global = takes_global_attention(inner_of(model))
-        return CandidateCollator(ChunkCollator(PaddingCollator(int(tokenizer.pad_token_id))), has_global)
+        return CandidateCollator(ChunkCollator(PaddingCollator(int(tokenizer.pad_token_id)), always=True), has_global)
 
     def scores(self, model: nn.Module, inputs: Inputs) -> tuple[Tensor, Tensor]:
         """Return the logits of the ``[ent]`` tokens, pooled over each row's chunks."""
@@ -99,7 +99,7 @@ class CandidateChoice(Choosing):
         owner, places = given.pop("owner"), given.pop("places")
         logits = model(**given).logits[..., 0].float()  # [S, N]
         of_chunks = logits.gather(1, places.clamp(min=0)[owner])
-        return pooled(of_chunks, owner, self.pool), places >= 0
+        return mean_of_rows(of_chunks, owner), places >= 0
 
 
 @dataclass(frozen=True)
@@ -146,6 +146,11 @@ class _Reader:
         between = [] if separator is None else [separator]
         return cls(settings, before, after, ids, between, settings.chunks or ChunkOptions(), _blank(tokenizer))
 
+    @property
+    def overlap(self) -> int:
+        """Tokens of the documents that neighbouring chunks share."""
+        return self.options.overlap or 0
+
     def tokens(self, texts: Sequence[str]) -> list[list[int]]:
         """Return the tokens of some texts, as they are within a text."""
         given = [self.blank + text for text in texts]
@@ -181,7 +186,8 @@ class _Reader:
     def row(self, front: Sequence[int], places: Sequence[int], supports: Sequence[str]) -> dict[str, Any]:
         """Return the chunks of a row, its length in tokens as they are read and as one, and whether it is cut."""
         context = self.context(supports)
-        cuts = spans(len(context), self._room(len(front)), self.options.overlap, self.options.at_most)
+        kept = context if (most := self.settings.max_tokens) is None else context[:most]
+        cuts = spans(kept, self._room(len(front)), self.overlap)
         before = [*front, *self.separator]
         sequences = [{"input_ids": [*before, *context[begin:end], *self.after]} for begin, end in cuts]
         return {
@@ -195,14 +201,14 @@ class _Reader:
 
     def has_room(self, front: int) -> bool:
         """Tell whether so many tokens of question and candidates leave room for documents."""
-        return self._room(front) > self.options.overlap
+        return self._room(front) > self.overlap
 
     def check_room(self, fronts: Sequence[int], ids: Sequence[str]) -> None:
         """Refuse rows in which question and candidates leave no room for documents."""
         full = [row for row, front in enumerate(fronts) if not self.has_room(front)]
         if not full:
             return
-        shared = f" and chunks.overlap {self.options.overlap}" if self.options.overlap else ""
+        shared = f" and chunks.overlap {self.overlap}" if self.overlap else ""
         raise DataError(
             f"row {ids[full[0]]!r}: question and candidates alone have {fronts[full[0]] + len(self.after)} tokens, "
             f"which leaves no room for the documents with max_length {self.settings.max_length}{shared} ({len(full)} "

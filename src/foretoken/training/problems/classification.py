@@ -1,4 +1,4 @@
-"""One class per text, or per pair of texts; documents beyond the model's length truncated, or read in chunks."""
+"""One class per text, or per pair of texts; documents beyond the model's length are read in chunks."""
 
 from __future__ import annotations
 
@@ -18,10 +18,11 @@ from foretoken.training.problems.base import Collator, Inputs, Outputs, Problem,
 from foretoken.training.problems.losses import PLAIN, LossOptions, class_loss
 from foretoken.training.problems.metrics import probabilities_of
 from foretoken.training.recipe.recipe import DecisionOptions
-from foretoken.training.tokens.chunks import ChunkCollator, pooled
+from foretoken.training.tokens.chunks import ChunkCollator, rows_at_once
 from foretoken.training.tokens.encode import EncodeSettings, PaddingCollator, TokenColumns, Truncation
 from foretoken.training.tokens.texts import encode_texts
 from foretoken.tuner.auxiliary import added_by_caller, with_auxiliary_loss
+from foretoken.tuner.heads import document_logits
 
 
 @dataclass(frozen=True)
@@ -29,7 +30,6 @@ class TextProblem(Problem):
     """What classification and regression share: a text or a pair of texts, and logits of the whole of it."""
 
     task_type: ClassVar[str] = "SEQ_CLS"
-    pool: str | None = None  # of the chunks' logits; None: there are no chunks
     losses: LossOptions = PLAIN
     rule: DecisionOptions | None = None  # what a decision is fitted for; None: the likeliest class, labels of 0.5
     decision: Decision | None = None  # the one that was fitted
@@ -40,30 +40,30 @@ class TextProblem(Problem):
             super().check_texts()
 
     def encode(self, split: Table, settings: EncodeSettings) -> tuple[TokenColumns, Truncation]:
-        """Return ``input_ids`` (and ``token_type_ids`` of pairs), or with chunks ``sequences``."""
+        """Return ``sequences``, the chunks of each text or pair, and ``length``."""
         pairs = split["text_pair"] if "text_pair" in split.column_names else None
         return encode_texts(split["text"], pairs, settings)
 
     def collator(self, tokenizer: PreTrainedTokenizerBase, model: nn.Module) -> Collator:
-        """Pad documents, or the chunks of all documents, to the longest one."""
-        padding = PaddingCollator(int(tokenizer.pad_token_id))
-        return padding if self.pool is None else ChunkCollator(padding)
+        """Pad the chunks of all documents to the longest one."""
+        return ChunkCollator(PaddingCollator(int(tokenizer.pad_token_id)))
 
     def forward(self, model: nn.Module, inputs: Inputs) -> tuple[Tensor | None, Tensor]:
-        """Return the model's own loss and logits, or the loss of pooled or weighed ones."""
+        """Return the model's own loss and logits, or those of documents in several chunks, or with a loss of ours."""
         if "owner" not in inputs and self.losses == PLAIN:
             return super().forward(model, inputs)
         read = dict(inputs)
         owner, labels = read.pop("owner", None), read.pop("labels", None)
         with added_by_caller():
-            logits = model(**read).logits
-        if owner is not None:
-            logits = pooled(logits, owner, str(self.pool))
-        return None if labels is None else with_auxiliary_loss(self.loss(logits, labels), model), logits
+            if owner is None:
+                logits = model(**read).logits
+            else:
+                logits = document_logits(model, read, owner, rows=rows_at_once(read))
+        return None if labels is None else with_auxiliary_loss(self.loss(logits.float(), labels), model), logits
 
     def loss(self, logits: Tensor, labels: Tensor) -> Tensor:
         """Return the mean loss of logits (B, C)."""
-        return class_loss(logits.float(), labels, self.losses)
+        return class_loss(logits, labels, self.losses)
 
 
 @dataclass(frozen=True)

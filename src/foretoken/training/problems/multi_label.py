@@ -78,7 +78,7 @@ class MultiLabel(TextProblem):
 
     def loss(self, logits: Tensor, labels: Tensor) -> Tensor:
         """Return the mean binary cross-entropy of logits (B, L)."""
-        return label_loss(logits.float(), labels.float(), self.losses)
+        return label_loss(logits, labels.to(logits), self.losses)
 
     def decode(self, logits: np.ndarray, labels: np.ndarray | None) -> tuple[Outputs, Outputs]:
         """Return probabilities [n, L], and labels 0 and 1 [n, L]."""

@@ -20,12 +20,12 @@ from torch import Tensor, nn
 from transformers import PretrainedConfig, PreTrainedTokenizerBase
 
 from foretoken.backbones import BACKBONES
+from foretoken.backbones.pooling import of_documents
 from foretoken.data.plain_table import Table
 from foretoken.data.problems import QUESTION_ANSWERING
 from foretoken.errors import BackboneError
 from foretoken.training.problems.base import FILL, Collator, Inputs, Outputs, Problem
 from foretoken.training.recipe.recipe import QuestionOptions
-from foretoken.training.tokens.chunks import pooled
 from foretoken.training.tokens.encode import EncodeSettings, PaddingCollator, TableRow, TokenColumns, Truncation, padded
 from foretoken.training.tokens.questions import encode_questions
 from foretoken.tuner.dimensions import inner_of, takes_global_attention
@@ -139,15 +139,15 @@ class QuestionAnswering(Problem):
             places: (B, 2 A) their characters.
         """
         here = own["characters"][..., 1] >= 0
-        nothing = -pooled(-(start + end)[:, :1], own["owner"], "max")
+        nothing = -of_documents("max", -(start + end)[:, :1], own["owner"])
         if mentions is None or places is None:
             scores, spans = best_spans(start, end, here, self.options.max_answer_tokens, own["characters"])
         else:
             scores, spans = best_mentions(start, end, here, own, mentions, places)
-        best = pooled(scores[:, None], own["owner"], "max")
+        best = of_documents("max", scores[:, None], own["owner"])
         windows = torch.arange(len(scores), device=scores.device)
         chosen = torch.where(scores == best[own["owner"], 0], windows, len(scores))
-        first = -pooled(-chosen[:, None], own["owner"], "max")[:, 0]
+        first = -of_documents("max", -chosen[:, None], own["owner"])[:, 0]
         return torch.cat([spans[first].float(), best, nothing], dim=1)
 
     def items(self, inputs: Inputs) -> int:

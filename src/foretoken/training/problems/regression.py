@@ -56,7 +56,7 @@ class Regression(TextProblem):
 
     def loss(self, logits: Tensor, labels: Tensor) -> Tensor:
         """Return the mean squared error of pooled outputs (B, K)."""
-        return nn.functional.mse_loss(logits.float().reshape(labels.shape), labels.float())
+        return nn.functional.mse_loss(logits.reshape(labels.shape), labels.to(logits))
 
     def decode(self, logits: np.ndarray, labels: np.ndarray | None) -> tuple[Outputs, Outputs]:
         """Return the predicted numbers [n], or [n, K] of several targets; the right ones are in the table alone."""

@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any, ClassVar, Literal
 
 from foretoken.data.options import DataOptions
-from foretoken.data.problems import GENERATION, MULTI_LABEL, TOKEN_CLASSIFICATION
+from foretoken.data.problems import GENERATION, MULTI_LABEL, OF_TEXTS, TOKEN_CLASSIFICATION
 from foretoken.errors import ConfigError, RecipeError
 from foretoken.limits import (
     LONGEST_DOCUMENT,
@@ -42,12 +42,20 @@ class LengthenOptions:
 
 @dataclass(frozen=True)
 class ChunkOptions:
-    """How documents beyond `max_length` are read whole: in chunks of `max_length` tokens each."""
+    """How documents beyond `max_length` are read whole: in chunks of `max_length` tokens at most."""
 
-    pool: Literal["mean", "max"] = option("what the logits of a document's chunks become", "mean")
-    overlap: int = option("tokens that a chunk shares with the one before it", 0, at_least=0, at_most=LONGEST_DOCUMENT)
-    at_most: int | None = option(
-        "chunks per document; what is beyond them is cut off", None, at_least=1, at_most=1_000_000
+    overlap: int | None = option(
+        "tokens that a chunk shares with the one before it, where no sentence begins later; default: an eighth of a "
+        "chunk, 32 at most",
+        None,
+        at_least=0,
+        at_most=LONGEST_DOCUMENT,
+    )
+    train_at_most: int | None = option(
+        "chunks of a document in a training step, drawn anew each time; all are read elsewhere; `null`: all",
+        8,
+        at_least=1,
+        at_most=1_000_000,
     )
     too_long: Literal["error", "cut"] = option(
         "candidates: a row whose question and candidates leave no room for its documents is refused, or they are cut "
@@ -55,15 +63,19 @@ class ChunkOptions:
         "error",
     )
 
+    def shared(self, size: int) -> int:
+        """Return how many tokens chunks of this size share."""
+        return min(32, size // 8) if self.overlap is None else self.overlap
+
 
 @dataclass(frozen=True)
 class HeadOptions:
     """The head of classification and regression on encoders, in the place of transformers' own."""
 
-    pool: Literal["first", "mean", "max", "attention", "prefix"] = option(
-        "what it reads: the first token, mean or maximum of the tokens, their mean by trained weights, "
-        "or the first row of the method's prefix",
-        "mean",
+    pool: Literal["mean", "max", "mean-max-std", "attention", "first", "prefix"] = option(
+        "what it reads of all chunks of a document: mean or maximum of the tokens, these two and the standard "
+        "deviation, the mean by trained weights, the first token, or the first row of the method's prefix",
+        "mean-max-std",
     )
     hidden: bool = option("a layer with tanh and dropout before the last one", False)
 
@@ -219,10 +231,15 @@ class TrainingOptions:
         "number format of the computation; bf16 holds frozen weights in it too; `auto`: what is faster here, measured",
         "fp32",
     )
-    cache_states: Literal["off", "float32", "float16"] = option(
+    fit_head: bool = option(
+        "start the head as the regularised linear model of what it reads of the training documents, whose strength "
+        "inner folds choose; for heads without a hidden layer",
+        True,
+    )
+    cache_states: Literal["auto", "off", "float32", "float16"] = option(
         "run the layers below the first trained one once per document, and keep what they yield on disk in this type; "
-        "for encoders with `method.layers`, or head-only",
-        "off",
+        "for encoders with `method.layers`; `auto`: in float16 where there are such layers and it can hold the states",
+        AUTO,
     )
     gradient_checkpointing: bool = option("trade compute for memory in the backward pass", False)
     attention_engine: str | None = option("implementation of attention; default: the fastest for the device", None)
@@ -273,12 +290,19 @@ class Recipe:
     )
     lengthen: LengthenOptions | None = option("lengthen the model first", None)
     max_length: int | None = option(
-        "tokens per document; default: the model's maximum", None, at_least=2, at_most=LONGEST_DOCUMENT
+        "tokens that the model reads at once; default: its maximum", None, at_least=2, at_most=LONGEST_DOCUMENT
     )
-    chunks: ChunkOptions | None = option("read longer documents in chunks; default: what is longer is cut off", None)
+    max_tokens: int | None = option(
+        "tokens of a document at most, what is beyond them is cut off; default: all are read",
+        None,
+        at_least=2,
+        at_most=LONGEST_DOCUMENT,
+    )
+    chunks: ChunkOptions | None = option("how documents beyond `max_length` are read", None)
     head: Literal["auto"] | HeadOptions | None = option(
-        "the head of classification and regression on encoders; `auto`: mean pooling for sentence encoders that were "
-        "trained with it, transformers' own for all others; `null`: always transformers' own",
+        "the head of classification and regression on encoders; `auto`: one that reads mean, maximum and standard "
+        "deviation of all tokens (multiple choice: transformers' own, or the mean for sentence encoders); `null`: "
+        "always transformers' own",
         AUTO,
     )
     generation: GenerationOptions | None = option("how texts are generated; for data that have such texts", None)
@@ -355,6 +379,7 @@ def source_of(path: str | Path | None) -> str:
 
 def build_recipe(values: Values, source: str = "recipe") -> Recipe:
     """Build a recipe from nested data; raise one RecipeError that lists every problem."""
+    from foretoken.data.tasks.table import problem_name
     from foretoken.training.problems.metrics import default_metric  # imports torch, as do the checks of names
 
     errors: Errors = []
@@ -369,6 +394,8 @@ def build_recipe(values: Values, source: str = "recipe") -> Recipe:
         recipe = replace(recipe, head=None)  # it has none
     if recipe.training.precision == AUTO and is_baseline(recipe.method):
         recipe = with_training(recipe, precision="fp32")  # there is nothing to choose
+    if recipe.chunks is None and not is_baseline(recipe.method) and problem_name(recipe.data) in OF_TEXTS:
+        recipe = replace(recipe, chunks=ChunkOptions())
     rates = _auto_rates(recipe)
     training = replace(recipe.training, metric=metric, **rates)
     others = [*(["head"] if recipe.head == AUTO else []), *([PRECISION] if training.precision == AUTO else [])]

@@ -68,7 +68,7 @@ def best_of(checkpoint: Path) -> Path | None:
         SaveError: it is gone or damaged.
     """
     step = read_state(checkpoint).get("best_global_step")
-    return best_in(checkpoint.parent, step) if step else None
+    return None if step is None else best_in(checkpoint.parent, step)
 
 
 def best_in(folder: Path, step: int) -> Path:

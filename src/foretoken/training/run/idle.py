@@ -51,7 +51,7 @@ class SayIdle(TrainerCallback):
 
 def _beside_others(recipe: Recipe, steps: int, evaluations: int) -> Iterator[tuple[str, str]]:
     """Yield the keys that other options of the recipe make idle, and why."""
-    training, generation, chunks = recipe.training, recipe.generation, recipe.chunks
+    training, generation = recipe.training, recipe.generation
     if training.max_steps is not None:
         yield "training.epochs", "max_steps takes its place"
     if training.tokens_per_batch is not None:
@@ -71,9 +71,6 @@ def _beside_others(recipe: Recipe, steps: int, evaluations: int) -> Iterator[tup
         yield "training.eval_every", f"the run has {steps} steps, and is evaluated at its end"
     if generation is not None and generation.num_beams == 1:
         yield "generation.length_penalty", "there is one beam"
-    if chunks is not None and chunks.at_most == 1:
-        for key in ("chunks.overlap", "chunks.pool"):
-            yield key, "a document has one chunk"
 
 
 def _on_the_model(recipe: Recipe, prepared: Prepared) -> Iterator[tuple[str, str]]:

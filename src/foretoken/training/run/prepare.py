@@ -108,7 +108,7 @@ def prepare(recipe: Recipe, data: Loaded | None = None) -> Prepared:
     problem = problem.for_model(model.config, tokenizer)
     new_tokens = add_new_tokens(model, tokenizer, problem.new_tokens)
     model.config.pad_token_id = tokenizer.pad_token_id  # decoders find a document's last token by it
-    settings = EncodeSettings(tokenizer, max_length, token_rules(model.config), recipe.chunks)
+    settings = EncodeSettings(tokenizer, max_length, token_rules(model.config), recipe.chunks, recipe.max_tokens)
     oversample = recipe.training.oversample
     tables, truncations = _tokenised(data.splits, problem, settings, oversample=oversample)
     adapted = attach(model, recipe.method, problem.task_type_of(model.config), new_tokens=new_tokens)
@@ -332,7 +332,7 @@ def _rest_lower_layers(recipe: Recipe, model: PreTrainedModel | PeftModel) -> No
     Raises:
         ConfigError: the states are to be kept and this family's cannot be.
     """
-    is_kept = recipe.training.cache_states != "off"
+    is_kept = recipe.training.cache_states not in ("off", AUTO)
     if is_kept and not can_leave_layers_out(model):
         raise ConfigError(
             f"training.cache_states: the lower layers of {model.config.model_type} models cannot be left out, "

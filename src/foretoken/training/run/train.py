@@ -10,14 +10,17 @@ from dataclasses import asdict, replace
 from pathlib import Path
 
 import torch
+from torch import nn
 from transformers import TrainerCallback, TrainerState
 
 from foretoken.data.load import Loaded, load_data
 from foretoken.errors import ConfigError
 from foretoken.files import JsonObject, check_writable
+from foretoken.machine.precision import accelerator
 from foretoken.processes import is_main_process, num_processes
 from foretoken.quiet import quiet_transformers
 from foretoken.training.baseline.options import is_baseline
+from foretoken.training.fit_head import HeadFit, fit_head
 from foretoken.training.recipe.recipe import (
     AUTO,
     Recipe,
@@ -63,9 +66,10 @@ from foretoken.training.trainer.memory import PeakMemory
 from foretoken.training.trainer.memory import describe as describe_memory
 from foretoken.training.trainer.progress import LogAtEvaluation, ProgressBar, StepTimes
 from foretoken.training.trainer.trainer import RecipeTrainer, make_trainer
-from foretoken.tuner import first_trained_layer
+from foretoken.tuner import can_leave_layers_out, first_trained_layer
 
 log = logging.getLogger(__name__)
+HEAD_ONLY = "head-only"
 _COMPARED = ("foretoken", "torch", "transformers", "peft")  # versions with which a run goes on as it began
 _SMALLER = (
     "lower training.batch_size, training.tokens_per_batch or max_length, or set training.gradient_checkpointing: true"
@@ -193,6 +197,10 @@ def _train(
     metric = recipe.training.metric
     try:
         with record.noting_the_end():
+            _cache_states(recipe, prepared, ("train", *MEASURED[:1], *measured))
+            head = _fit_head(recipe, prepared) if checkpoint is None else None
+            if head is not None:
+                record.update(head_fit=head.to_dict())
             if search is not None:
                 search = search or search_rate(recipe, prepared, checkpoints=_checkpoints(recipe))
                 recipe = with_training(recipe, learning_rate=search["chosen"])
@@ -200,7 +208,7 @@ def _train(
             with closing(ProgressBar(metric)) as bar:
                 shown = [bar] if sys.stderr.isatty() else []
                 watching = [*shown, HistoryCallback(record, metric), *callbacks]
-                trainer = _fit(recipe, prepared, checkpoint, watching, measured)
+                trainer = _fit(recipe, prepared, checkpoint, watching, is_head_fitted=head is not None)
                 predictions = {name: predict_split(trainer, prepared.tables[name]) for name in measured}
             fitted = fitted_on(recipe.calibration, predictions["validation"])
             if is_main_process():
@@ -223,9 +231,10 @@ def _fit(
     prepared: Prepared,
     checkpoint: Path | None,
     callbacks: Sequence[TrainerCallback],
-    measured: Sequence[str],
+    *,
+    is_head_fitted: bool,
 ) -> RecipeTrainer:
-    """Train to the end and put the best weights into the model."""
+    """Train to the end and put the best weights into the model; where there is no more than a fitted head, measure."""
     trainer = make_trainer(
         recipe,
         prepared.model,
@@ -234,32 +243,57 @@ def _fit(
         prepared.tokenizer,
         checkpoints=_checkpoints(recipe),
         callbacks=[SayIdle(recipe, prepared), LogAtEvaluation(), StepTimes(), *callbacks],
+        measure_start=is_head_fitted,
     )
-    _cache_states(recipe, prepared, trainer, ("train", *MEASURED[:1], *measured))
     if checkpoint is not None and is_over(checkpoint):
         _restore(trainer, checkpoint)
         return trainer
     if checkpoint is not None:
         log.info("going on from %s", checkpoint.name)
+    if is_head_fitted and recipe.method["name"] == HEAD_ONLY:
+        trainer.measure_start()
+        return trainer
     trainer.train(resume_from_checkpoint=str(checkpoint) if checkpoint else None)
     return trainer
 
 
-def _cache_states(recipe: Recipe, prepared: Prepared, trainer: RecipeTrainer, splits: Sequence[str]) -> None:
-    """Run the layers below the first trained one once, where the recipe asks for it and there are any."""
+def _fit_head(recipe: Recipe, prepared: Prepared) -> HeadFit | None:
+    """Fit the head of a run that begins with a new one."""
+    if not recipe.training.fit_head or recipe.start_from is not None:
+        return None
+    nn.Module.to(prepared.model, accelerator())
     options = recipe.training
-    if options.cache_states == "off" or not first_trained_layer(prepared.model):
+    given = prepared.model, prepared.tokenizer, prepared.problem, prepared.tables["train"]
+    return fit_head(*given, bf16=options.precision == "bf16", seed=options.seed)
+
+
+def _cache_states(recipe: Recipe, prepared: Prepared, splits: Sequence[str]) -> None:
+    """Run the layers below the first trained one once, where there are any."""
+    options, chosen = recipe.training, recipe.training.cache_states
+    if chosen == "off" or not first_trained_layer(prepared.model):
         return
-    states = LowerStates.open(
-        prepared.model,
-        prepared.problem.collator(prepared.tokenizer, prepared.model),
-        dtype=options.cache_states,
-        batch_size=options.eval_batch_size,
-        precision=options.precision,
-    )
-    if states is not None:
-        states.fill(prepared.tables[name] for name in dict.fromkeys(splits))
-        trainer.leave_lower_layers_out(states)
+    if chosen == AUTO and not can_leave_layers_out(prepared.model):
+        return
+    tables = [prepared.tables[name] for name in dict.fromkeys(splits)]
+    for dtype in ("float16", "float32") if chosen == AUTO else (chosen,):
+        states = LowerStates.open(
+            prepared.model,
+            prepared.problem.collator(prepared.tokenizer, prepared.model),
+            dtype=dtype,
+            batch_size=options.eval_batch_size,
+            precision=options.precision,
+        )
+        if states is None:
+            return
+        try:
+            states.fill(tables)
+        except ConfigError:
+            if dtype == chosen or dtype == "float32":
+                raise
+            states.layers.remove()
+            continue
+        states.leave_out()
+        return
 
 
 def _restore(trainer: RecipeTrainer, checkpoint: Path) -> None:

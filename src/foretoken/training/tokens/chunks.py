@@ -1,52 +1,155 @@
-"""Documents longer than the model, read in chunks whose logits are pooled."""
+"""Documents longer than the model's length, read whole: in chunks that end where a sentence does, and overlap."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import zlib
+from bisect import bisect_left, bisect_right
+from collections.abc import Callable, Mapping, Sequence, Set
 from dataclasses import dataclass
+from typing import Any
+from weakref import WeakKeyDictionary
 
 import torch
 from torch import Tensor
+from transformers import PreTrainedTokenizerBase
 
 from foretoken.training.tokens.encode import PaddingCollator, TableRow, label_tensor
 
+_LATEST = 4  # a chunk ends at a sentence's end in its last quarter, if there is one
+_ENDS = (
+    *".!?\n",
+    "\u3002",
+    "\uff01",
+    "\uff1f",
+    "\u0964",
+    "\u061f",
+    "\u010a",
+)  # the last: a line's end, in bytes
+_AT_ONCE = {"cpu": 8192}  # tokens of a forward pass of several chunks
+_MORE_AT_ONCE = 65_536  # of an accelerator
+_OF_DOCUMENTS = ("labels", "offset")  # what has a row for each document, where all else has one for each chunk
+_END_TOKENS: WeakKeyDictionary[PreTrainedTokenizerBase, tuple[int, frozenset[int]]] = WeakKeyDictionary()
 
-def spans(length: int, size: int, overlap: int, at_most: int | None = None) -> list[tuple[int, int]]:
-    """Return begin and end of every chunk of a run of tokens; the last one may be shorter.
 
-    >>> spans(10, 4, 1)
+def sentence_ends(tokenizer: PreTrainedTokenizerBase) -> frozenset[int]:
+    """Return the numbers of the tokens that end a sentence, by their last character."""
+    known = _END_TOKENS.get(tokenizer)
+    if known is None or known[0] != len(tokenizer):
+        ends = frozenset(number for token, number in tokenizer.get_vocab().items() if token.endswith(_ENDS))
+        known = _END_TOKENS[tokenizer] = (len(tokenizer), ends)
+    return known[1]
+
+
+def spans(ids: Sequence[int], size: int, overlap: int, ends: Set[int] = frozenset()) -> list[tuple[int, int]]:
+    """Return begin and end of every chunk of a run of tokens.
+
+    A chunk ends behind the last of the tokens ``ends`` in its last quarter, and the next one begins with the first
+    sentence within ``overlap`` tokens before that; where there is no sentence's end, at the full length.
+
+    >>> spans(range(10), 4, 1)
     [(0, 4), (3, 7), (6, 10)]
-    >>> spans(3, 4, 1)
-    [(0, 3)]
+    >>> spans([5, 5, 5, 0, 5, 5, 5, 5, 5], 5, 1, {0})
+    [(0, 4), (3, 8), (7, 9)]
     """
-    step = size - overlap
-    count = 1 + max(0, -(-(length - size) // step))
-    kept = count if at_most is None else min(count, at_most)
-    return [(index * step, min(index * step + size, length)) for index in range(kept)]
-
-
-def pooled(logits: Tensor, owner: Tensor, pool: str) -> Tensor:
-    """Return the mean or maximum over each document's chunks: (S, C) and document numbers (S,) -> (B, C).
-
-    >>> logits, owner = torch.tensor([[1.0], [3.0], [5.0]]), torch.tensor([0, 0, 1])
-    >>> pooled(logits, owner, "mean").tolist(), pooled(logits, owner, "max").tolist()
-    ([[2.0], [5.0]], [[3.0], [5.0]])
-    """
-    documents = int(owner[-1]) + 1
-    index = owner[:, None].expand_as(logits)
-    start = logits.new_zeros(documents, logits.shape[1])
-    return start.scatter_reduce(0, index, logits, "mean" if pool == "mean" else "amax", include_self=False)
+    stops = [place + 1 for place, token in enumerate(ids) if token in ends]  # behind each sentence
+    found, begin, length = [], 0, len(ids)
+    while length - begin > size:
+        end = begin + size
+        last = bisect_right(stops, end) - 1
+        if last >= 0 and stops[last] >= max(begin + overlap + 1, end - size // _LATEST):
+            end = stops[last]
+        found.append((begin, end))
+        first = bisect_left(stops, end - overlap)
+        begin = stops[first] if first < len(stops) and stops[first] < end else end - overlap
+    return [*found, (begin, length)]
 
 
 @dataclass(frozen=True)
 class ChunkCollator:
-    """Make one batch of the sequences of several rows; ``owner`` says whose each is."""
+    """Make one batch of the chunks of several documents; ``owner`` says whose each is, where any has several.
+
+    Attributes:
+        padding: what pads them.
+        always: give ``owner`` also where every document has one chunk.
+    """
 
     padding: PaddingCollator
+    always: bool = False
 
     def __call__(self, rows: Sequence[TableRow]) -> dict[str, Tensor]:
         """Return what the model reads, [S, N], ``owner`` [S], and labels [B] where there are any."""
-        sequences = [dict(sequence) for row in rows for sequence in row["sequences"]]
-        owner = [number for number, row in enumerate(rows) for _ in row["sequences"]]
-        batch = self.padding(sequences) | {"owner": torch.tensor(owner)}
+        chunks = [[dict(chunk) for chunk in row["sequences"]] for row in rows]
+        batch = self.padding([chunk for row in chunks for chunk in row])
+        if self.always or any(len(row) > 1 for row in chunks):
+            counts = torch.tensor([len(row) for row in chunks])
+            batch["owner"] = torch.arange(len(rows)).repeat_interleave(counts)
         return batch | ({"labels": label_tensor(rows)} if "labels" in rows[0] else {})
+
+
+@dataclass(frozen=True)
+class DrawnChunks:
+    """Let a collator see some chunks of each document, in order, that are drawn anew in every epoch.
+
+    Attributes:
+        collate: the collator.
+        at_most: chunks of a document.
+        seed: of the draws, which depend on it, the epoch and the document alone.
+        epoch: returns the number of the epoch.
+    """
+
+    collate: Callable[..., Any]
+    at_most: int
+    seed: int
+    epoch: Callable[[], int]
+
+    def __call__(self, rows: Sequence[TableRow]) -> Any:
+        """Return a batch of the chunks that are drawn."""
+        return self.collate([self._drawn(row) for row in rows])
+
+    def _drawn(self, row: TableRow) -> TableRow:
+        chunks = row["sequences"]
+        if len(chunks) <= self.at_most:
+            return row
+        said = f"{self.seed} {self.epoch()} {len(chunks)} {chunks[0]['input_ids']}"
+        generator = torch.Generator().manual_seed(zlib.crc32(said.encode()))
+        drawn = torch.randperm(len(chunks), generator=generator)[: self.at_most].sort().values
+        return {**row, "sequences": [chunks[number] for number in drawn.tolist()]}
+
+
+def rows_at_once(inputs: Mapping[str, Tensor]) -> int:
+    """Return how many rows of a batch are run together, so that memory does not grow with the document."""
+    ids = inputs["input_ids"]
+    return max(1, _AT_ONCE.get(ids.device.type, _MORE_AT_ONCE) // ids.shape[1])
+
+
+def documents_of(inputs: dict[str, Tensor]) -> list[dict[str, Tensor]]:
+    """Cut a batch of chunks between documents, so that a part has no more rows than are run together.
+
+    A document alone may have more.
+    """
+    if "owner" not in inputs:
+        return [inputs]
+    counts = torch.bincount(inputs["owner"]).tolist()
+    rows = rows_at_once(inputs)
+    parts, begin, held = [], 0, 0
+    for document, count in enumerate([*counts, rows + 1]):
+        if held and held + count > rows:
+            parts.append((begin, document))
+            begin, held = document, 0
+        held += count
+    return [_part(inputs, counts, *part) for part in parts]
+
+
+def _part(inputs: dict[str, Tensor], counts: Sequence[int], begin: int, end: int) -> dict[str, Tensor]:
+    """Return the documents from ``begin`` to ``end``, without the padding that they do not need."""
+    first, chunks = sum(counts[:begin]), sum(counts[begin:end])
+    longest = int(inputs["attention_mask"][first : first + chunks].sum(dim=1).max())
+    part = {}
+    for name, value in inputs.items():
+        if name in _OF_DOCUMENTS:
+            part[name] = value[begin:end]
+        else:
+            rows = value[first : first + chunks]
+            part[name] = rows[:, :longest] if rows.dim() > 1 else rows
+    part["owner"] = part["owner"] - begin
+    return part

@@ -94,12 +94,24 @@ class TokenRules:
 
 @dataclass(frozen=True)
 class EncodeSettings:
-    """How documents become tokens: whose tokens, how many at most, what is done with longer ones."""
+    """How documents become tokens.
+
+    Attributes:
+        max_length: tokens that the model reads at once.
+        chunks: how what is longer is read; None: it is cut off.
+        max_tokens: of a document at most; None: all are read.
+    """
 
     tokenizer: PreTrainedTokenizerBase
     max_length: int
     rules: TokenRules
     chunks: ChunkOptions | None = None
+    max_tokens: int | None = None
+
+    @property
+    def is_cut(self) -> bool:
+        """Whether a document is read as far as the model reads at once, or less."""
+        return self.chunks is None or (self.max_tokens is not None and self.max_tokens <= self.max_length)
 
 
 def token_rules(config: PretrainedConfig) -> TokenRules:
@@ -179,7 +191,7 @@ def encode(
             _ended(ids, rules.end_token, max_length) if _is_odd(short, rules) else short
             for ids, short in zip(whole, cut, strict=True)
         ]
-        _refuse_without_tokens(batch, ids_kept)
+        refuse_empty(batch, ids_kept)
         refuse_without_embedding(ids_kept, rules)
         kept.extend(ids_kept)
     return Encoded(kept, count_lengths(lengths, max_length, len(begun.cut)))
@@ -197,7 +209,7 @@ def token_sequences(texts: Sequence[str], settings: EncodeSettings, *, may_be_em
         batch = list(texts[place])
         ids = _tokens(settings.tokenizer, batch, special=False)["input_ids"]
         if not may_be_empty:
-            _refuse_without_tokens(batch, ids)
+            refuse_empty(batch, ids)
         refuse_without_embedding(ids, settings.rules)
         rows += ids
     return rows
@@ -217,7 +229,7 @@ def pair_sequences(
     for place in _batches(texts, pairs):
         sides = list(texts[place]), list(pairs[place])
         found = _tokens(settings.tokenizer, *sides)
-        _refuse_without_tokens(sides[0], found["input_ids"])
+        refuse_empty(sides[0], found["input_ids"])
         refuse_without_embedding(found["input_ids"], settings.rules)
         lengths += map(len, found["input_ids"])
         rows += cut_rows(found, settings.tokenizer, *sides, max_length=settings.max_length)
@@ -291,13 +303,18 @@ def kept_places(owners: Sequence[int | None], max_length: int, side: str) -> lis
     return places
 
 
-def describe(counts: Truncation, max_length: int | None) -> str:
-    """Say in words how many documents were truncated."""
+def describe(counts: Truncation, max_length: int | None, *, chunked: int = 0) -> str:
+    """Say in words how many documents were truncated, and how many are read in chunks."""
     noun = "document" if counts.documents == 1 else "documents"
     text = f"{counts.documents} {noun}, longest {'at least ' if counts.partly else ''}{counts.longest} tokens"
+    if chunked:
+        text += f", {chunked} read in chunks"
     if not counts.truncated:
         return f"{text}, none truncated"
-    return f"{text}, {counts.truncated} of {counts.documents} truncated to {max_length} tokens"
+    lost = sum(max(0, length - (max_length or length)) * count for length, count in counts.lengths.items())
+    share = lost / max(1, sum(length * count for length, count in counts.lengths.items()))
+    cut = f"{counts.truncated} of {counts.documents} truncated to {max_length} tokens"
+    return f"{text}, {cut}, which leaves {share:.0%} of all tokens unread"
 
 
 @dataclass(frozen=True)
@@ -379,7 +396,8 @@ def _ended(ids: Sequence[int], end_token: int | None, max_length: int | None = N
     return [*(kept if max_length is None else kept[: max_length - 1]), end_token]
 
 
-def _refuse_without_tokens(texts: Sequence[str], documents: Sequence[Sequence[int]]) -> None:
+def refuse_empty(texts: Sequence[str], documents: Sequence[Sequence[int]]) -> None:
+    """Raise a DataError where the tokenizer makes nothing of a text."""
     empty = next((text for text, ids in zip(texts, documents, strict=True) if not ids), None)
     if empty is not None:
         raise DataError(f"the tokenizer makes no tokens of the document {empty[:60]!r}; leave it out of the data")

@@ -4,10 +4,17 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+from foretoken.training.recipe.recipe import ChunkOptions
 from foretoken.training.tokens.beginnings import beginnings
-from foretoken.training.tokens.chunks import spans
 from foretoken.training.tokens.encode import EncodeSettings, TokenRow, kept_places
-from foretoken.training.tokens.texts import check_offsets, encode_texts, special_frame, with_offsets
+from foretoken.training.tokens.texts import (
+    check_offsets,
+    chunk_spans,
+    encode_texts,
+    pair_places,
+    special_frame,
+    with_offsets,
+)
 
 SPECIAL = -1  # the place of a token that is not of the text
 
@@ -45,21 +52,38 @@ def place_tokens(text: str, pair: str | None, settings: EncodeSettings) -> Place
     """
     check_offsets(settings)
     columns, _ = encode_texts([text], None if pair is None else [pair], settings)
-    if settings.chunks is not None:
-        return _in_chunks(text, columns["sequences"][0], settings)
-    columns.pop("length")
-    return _whole(text, pair, {name: values[0] for name, values in columns.items()}, settings)
+    rows = columns["sequences"][0]
+    if pair is not None and len(rows) > 1:
+        return _pair_in_chunks(text, pair, rows, settings)
+    if pair is None and settings.chunks is not None and not settings.is_cut:
+        return _in_chunks(text, rows, settings, settings.chunks)
+    return _whole(text, pair, rows[0], settings)
 
 
-def _in_chunks(text: str, rows: list[TokenRow], settings: EncodeSettings) -> PlacedTokens:
-    chunks = settings.chunks
-    assert chunks is not None
-    read = sum(len(row["input_ids"]) for row in rows)
-    ids, offsets = with_offsets(beginnings([text], settings.tokenizer, read).texts[0], settings)
+def _in_chunks(text: str, rows: list[TokenRow], settings: EncodeSettings, options: ChunkOptions) -> PlacedTokens:
     before, after = ([SPECIAL] * len(side) for side in special_frame(settings, text))
-    cuts = spans(len(ids), settings.max_length - len(before) - len(after), chunks.overlap, chunks.at_most)
+    special, most = len(before) + len(after), settings.max_tokens
+    begun = text if most is None else beginnings([text], settings.tokenizer, most).texts[0]
+    ids, offsets = with_offsets(begun, settings)
+    ids = ids if most is None else ids[: most - special]
+    cuts = chunk_spans(ids, settings.max_length - special, settings, options)
     places = [[*before, *range(start, end), *after] for start, end in cuts]
-    return PlacedTokens(rows, [_span(text, *offset) for offset in offsets[: cuts[-1][1]]], places)
+    return PlacedTokens(rows, [_span(text, *offset) for offset in offsets[: len(ids)]], places)
+
+
+def _pair_in_chunks(text: str, pair: str, rows: list[TokenRow], settings: EncodeSettings) -> PlacedTokens:
+    options, most = settings.chunks, settings.max_tokens
+    assert options is not None
+    found = settings.tokenizer(text, pair, return_offsets_mapping=True, return_attention_mask=False, verbose=False)
+    owners = found.sequence_ids(0)
+    kept = list(range(len(owners))) if most is None else kept_places(owners, most, "right") or []
+    owners = [owners[place] for place in kept]
+    in_rows = pair_places(owners, [found["input_ids"][place] for place in kept], settings, options)
+    of_text = [place for place, owner in enumerate(owners) if owner is not None]
+    numbers = {place: number for number, place in enumerate(of_text)}
+    places = [[numbers.get(place, SPECIAL) for place in row] for row in in_rows]
+    stands = [(owners[place], *found["offset_mapping"][kept[place]]) for place in of_text]
+    return PlacedTokens(rows, [_span((text, pair)[side], start, end, side) for side, start, end in stands], places)
 
 
 def _whole(text: str, pair: str | None, row: TokenRow, settings: EncodeSettings) -> PlacedTokens:

@@ -57,7 +57,7 @@ def store_key(ingredients: JsonObject) -> str:
 def keys_of(inputs: Mapping[str, Tensor]) -> list[Key]:
     """Return the keys of a padded batch's texts: digests of all that is given for each token."""
     lengths = inputs["attention_mask"].sum(dim=1).tolist()
-    columns = [inputs[name].to(torch.int64).numpy() for name in ("input_ids", *PER_TOKEN) if name in inputs]
+    columns = [inputs[name].to("cpu", torch.int64).numpy() for name in ("input_ids", *PER_TOKEN) if name in inputs]
     names = ",".join(name for name in PER_TOKEN if name in inputs).encode()
     keys = []
     for row, length in enumerate(lengths):

@@ -3,18 +3,23 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import replace
 
 from foretoken.errors import BackboneError, ConfigError
+from foretoken.training.recipe.recipe import ChunkOptions
 from foretoken.training.tokens.beginnings import Beginnings, beginnings
-from foretoken.training.tokens.chunks import spans
+from foretoken.training.tokens.chunks import sentence_ends, spans
 from foretoken.training.tokens.encode import (
     EncodeSettings,
     TokenColumns,
     TokenRow,
     Truncation,
     count_lengths,
+    cut_rows,
     encode,
+    kept_places,
     pair_sequences,
+    refuse_empty,
     refuse_without_embedding,
     token_sequences,
 )
@@ -23,19 +28,26 @@ from foretoken.training.tokens.encode import (
 def encode_texts(
     texts: Sequence[str], pairs: Sequence[str] | None, settings: EncodeSettings
 ) -> tuple[TokenColumns, Truncation]:
-    """Return the columns of texts: ``input_ids`` (``token_type_ids``), or ``sequences`` of chunks, and ``length``.
+    """Return the columns of texts: ``sequences``, the chunks of each, and ``length``, the tokens of all of them.
+
+    Without ``settings.chunks`` a text has one, and what is beyond ``max_length`` is cut off.
 
     Raises:
         DataError: a document has no tokens.
-        ConfigError: chunks of pairs, or chunks too small for their overlap.
+        ConfigError: chunks too small for their overlap.
     """
-    if settings.chunks is not None:
-        return _in_chunks(texts, pairs, settings)
-    if pairs is not None:
-        return _pairs(texts, pairs, settings)
-    encoded = encode(texts, settings.tokenizer, max_length=settings.max_length, rules=settings.rules)
-    lengths = [len(ids) for ids in encoded.input_ids]
-    return {"input_ids": encoded.input_ids, "length": lengths}, encoded.truncation
+    most = settings.max_tokens
+    if settings.chunks is None or settings.is_cut:
+        rows, counts = _cut(texts, pairs, settings, min(settings.max_length, most or settings.max_length))
+        sequences = [[row] for row in rows]
+    elif pairs is not None:
+        sequences, counts = _pairs_in_chunks(texts, pairs, settings, settings.chunks)
+    else:
+        sequences, counts = _in_chunks(texts, settings, settings.chunks)
+    return {
+        "sequences": sequences,
+        "length": [sum(len(row["input_ids"]) for row in rows) for rows in sequences],
+    }, counts
 
 
 def cut_pairs(
@@ -51,44 +63,101 @@ def cut_pairs(
     return rows, lengths, first.cut | second.cut
 
 
-def _pairs(texts: Sequence[str], pairs: Sequence[str], settings: EncodeSettings) -> tuple[TokenColumns, Truncation]:
-    rows, lengths, partly = cut_pairs(texts, pairs, settings)
-    columns = {name: [row[name] for row in rows] for name in rows[0]}
-    counts = count_lengths(lengths, settings.max_length, len(partly))
-    return columns | {"length": [len(ids) for ids in columns["input_ids"]]}, counts
+def _cut(
+    texts: Sequence[str], pairs: Sequence[str] | None, settings: EncodeSettings, most: int
+) -> tuple[list[TokenRow], Truncation]:
+    """Return the first tokens of every text, or of both texts of a pair."""
+    if pairs is None:
+        encoded = encode(texts, settings.tokenizer, max_length=most, rules=settings.rules)
+        return [{"input_ids": ids} for ids in encoded.input_ids], encoded.truncation
+    rows, lengths, partly = cut_pairs(texts, pairs, replace(settings, max_length=most))
+    return rows, count_lengths(lengths, most, len(partly))
+
+
+def check_overlap(size: int, overlap: int, settings: EncodeSettings) -> None:
+    """Raise a ConfigError where chunks of so many tokens of text cannot share so many."""
+    if size <= overlap:
+        raise ConfigError(
+            f"chunks.overlap is {overlap}, but a chunk holds {size} tokens of text (max_length "
+            f"{settings.max_length}, the others are special); lower the overlap or raise max_length"
+        )
 
 
 def _in_chunks(
-    texts: Sequence[str], pairs: Sequence[str] | None, settings: EncodeSettings
-) -> tuple[TokenColumns, Truncation]:
-    options = settings.chunks
-    assert options is not None
+    texts: Sequence[str], settings: EncodeSettings, options: ChunkOptions
+) -> tuple[list[list[TokenRow]], Truncation]:
+    """Return the chunks of every text."""
     with_tokens = (
         text for text in texts if settings.tokenizer(text, add_special_tokens=False, verbose=False)["input_ids"]
     )
     before, after = special_frame(settings, next(with_tokens, texts[0]))
     special = len(before) + len(after)
-    size = settings.max_length - special
-    if pairs is not None:
-        raise ConfigError("chunks are of single texts, and these data are pairs of texts; leave out `chunks`")
-    if size <= options.overlap:
-        raise ConfigError(
-            f"chunks.overlap is {options.overlap}, but a chunk holds {size} tokens of text (max_length "
-            f"{settings.max_length}, {special} of them special); lower the overlap or raise max_length"
-        )
-    most = None if options.at_most is None else special + size + (options.at_most - 1) * (size - options.overlap)
+    size, most = settings.max_length - special, settings.max_tokens
     begun = Beginnings(list(texts), frozenset()) if most is None else beginnings(texts, settings.tokenizer, most)
     bare = token_sequences(begun.texts, settings, may_be_empty=special > 0)  # then read as without chunks
-    cuts = [spans(len(ids), size, options.overlap, options.at_most) for ids in bare]
-    sequences = [
-        [{"input_ids": [*before, *ids[start:end], *after]} for start, end in places]
-        for ids, places in zip(bare, cuts, strict=True)
+    rows = [
+        [
+            {"input_ids": [*before, *ids[start:end], *after]}
+            for start, end in chunk_spans(ids if most is None else ids[: most - special], size, settings, options)
+        ]
+        for ids in bare
     ]
-    columns: TokenColumns = {
-        "sequences": sequences,
-        "length": [sum(len(chunk["input_ids"]) for chunk in row) for row in sequences],
-    }
-    return columns, count_lengths([len(ids) + special for ids in bare], most, len(begun.cut))
+    return rows, count_lengths([len(ids) + special for ids in bare], most, len(begun.cut))
+
+
+def chunk_spans(
+    ids: Sequence[int], size: int, settings: EncodeSettings, options: ChunkOptions
+) -> list[tuple[int, int]]:
+    """Return begin and end of the chunks of a text's tokens; of one that fits, without a look at the options."""
+    if len(ids) <= size:
+        return [(0, len(ids))]
+    overlap = options.shared(size)
+    check_overlap(size, overlap, settings)
+    return spans(ids, size, overlap, sentence_ends(settings.tokenizer))
+
+
+def _pairs_in_chunks(
+    texts: Sequence[str], pairs: Sequence[str], settings: EncodeSettings, options: ChunkOptions
+) -> tuple[list[list[TokenRow]], Truncation]:
+    """Return the chunks of every pair: those of its longer text, each with the shorter one, or half a chunk of it."""
+    tokenizer, most, length = settings.tokenizer, settings.max_tokens, settings.max_length
+    sides: list[list[str]] = [list(texts), list(pairs)]
+    partly: frozenset[int] = frozenset()
+    if most is not None:
+        begun = [beginnings(side, tokenizer, most) for side in sides]
+        sides, partly = [side.texts for side in begun], begun[0].cut | begun[1].cut
+    chunked, lengths = [], []
+    for text, other in zip(*sides, strict=True):
+        found = tokenizer([text], [other], return_attention_mask=False, verbose=False)
+        refuse_empty([text], found["input_ids"])
+        refuse_without_embedding(found["input_ids"], settings.rules)
+        lengths.append(len(found["input_ids"][0]))
+        whole = {name: found[name][0] for name in ("input_ids", "token_type_ids") if name in found}
+        if lengths[-1] <= length or not found.is_fast:
+            short = cut_rows(found, tokenizer, [text], [other], max_length=length)
+            chunked.append(short)
+            continue
+        owners = found.sequence_ids(0)
+        if most is not None and len(owners) > most:
+            kept = kept_places(owners, most, "right") or []
+            owners = [owners[place] for place in kept]
+            whole = {name: [values[place] for place in kept] for name, values in whole.items()}
+        places = pair_places(owners, whole["input_ids"], settings, options)
+        chunked.append([{name: [values[place] for place in row] for name, values in whole.items()} for row in places])
+    return chunked, count_lengths(lengths, most, len(partly))
+
+
+def pair_places(
+    owners: Sequence[int | None], ids: Sequence[int], settings: EncodeSettings, options: ChunkOptions
+) -> list[list[int]]:
+    """Return which tokens of a pair are in each of its chunks, given whose each is: 0, 1 or None for special ones."""
+    longer = 0 if owners.count(0) >= owners.count(1) else 1
+    long, short = ([place for place, owner in enumerate(owners) if owner == side] for side in (longer, 1 - longer))
+    room = settings.max_length - owners.count(None)
+    short = short[: room // 2]
+    always = {*short, *(place for place, owner in enumerate(owners) if owner is None)}
+    cuts = chunk_spans([ids[place] for place in long], room - len(short), settings, options)
+    return [sorted({*always, *long[begin:end]}) for begin, end in cuts]
 
 
 def with_offsets(text: str, settings: EncodeSettings) -> tuple[list[int], list[tuple[int, int]]]:

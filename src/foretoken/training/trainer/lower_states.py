@@ -14,7 +14,7 @@ from torch import Tensor, nn
 from foretoken.errors import ConfigError
 from foretoken.training.problems.base import Collator, Inputs
 from foretoken.training.tokens.batches import by_length
-from foretoken.training.tokens.encode import PER_TOKEN, TableRow
+from foretoken.training.tokens.encode import PER_TOKEN
 from foretoken.training.tokens.states import Key, StateStore, keys_of, store_key
 from foretoken.training.trainer.progress import progress_bar
 from foretoken.tuner import LowerLayers
@@ -23,7 +23,6 @@ if TYPE_CHECKING:
     from datasets import Dataset
 
 log = logging.getLogger(__name__)
-STATES = "lower_states"  # among a batch's inputs
 _READ = ("input_ids", "attention_mask", *PER_TOKEN)
 _OF_THE_RUN = (  # of a model's config: what changes from run to run, and nothing below the first trained layer
     "_name_or_path",
@@ -107,8 +106,9 @@ class LowerStates:
                 fresh = [row for row, key in enumerate(keys) if key not in seen and keys.index(key) == row]
                 new = [row for row in fresh if self.store.get(keys[row]) is None]
                 seen.update(keys)
-                if new:
-                    batches.append({name: inputs[name][new] for name in _READ if name in inputs})
+                for first in range(0, len(new), self.batch_size):  # a document may have many rows
+                    rows = new[first : first + self.batch_size]
+                    batches.append({name: inputs[name][rows] for name in _READ if name in inputs})
         return batches
 
     def _add(self, batches: Sequence[Inputs]) -> None:
@@ -154,13 +154,15 @@ class LowerStates:
                     yield key, row[:length]
                 bar.advance(task)
 
-    def collate(self, rows: Sequence[TableRow]) -> Inputs:
-        """Return a batch with the states of its texts, if they are there."""
-        inputs = self.collator(rows)
-        states = self.store.padded(keys_of(inputs), inputs["input_ids"].shape[1])
-        return inputs if states is None else inputs | {STATES: states}
+    def states_of(self, inputs: Inputs) -> Tensor | None:
+        """Return the states (S, N, D) of a padded batch; None if some are not there."""
+        return self.store.padded(keys_of(inputs), inputs["input_ids"].shape[1])
 
-    def use(self, inputs: Inputs) -> Inputs:
-        """Let the next pass, and its recomputation, take the states of a batch; return what the model reads."""
-        self.layers.use(inputs.get(STATES))
-        return {name: value for name, value in inputs.items() if name != STATES}
+    def leave_out(self) -> LowerStates:
+        """Take the states from now on in every pass, and its recomputation, of texts that have them."""
+        self.layers.model.register_forward_pre_hook(self._before, with_kwargs=True)
+        return self
+
+    def _before(self, model: nn.Module, args: Any, kwargs: Inputs) -> None:
+        if not self.layers.is_wanted:
+            self.layers.use(self.states_of(kwargs) if "attention_mask" in kwargs else None)

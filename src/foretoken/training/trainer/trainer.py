@@ -41,9 +41,9 @@ from foretoken.training.problems.metrics import greater_is_better
 from foretoken.training.recipe.recipe import Recipe, TrainingOptions
 from foretoken.training.run.checkpoints import best_in, rotate, seal
 from foretoken.training.tokens.batches import BucketSampler, FixedBatches, ShuffleSampler, TokenBatches, by_length, cut
+from foretoken.training.tokens.chunks import DrawnChunks, documents_of
 from foretoken.training.tokens.new_tokens import rows_alone
 from foretoken.training.trainer.contexts import Float32Attention, SmoothedLabels
-from foretoken.training.trainer.lower_states import LowerStates
 from foretoken.training.trainer.memory import give_back_between_layers
 from foretoken.tuner.auxiliary_log import AuxiliaryLossCallback
 
@@ -61,8 +61,11 @@ def make_trainer(
     checkpoints: Path,
     callbacks: list[TrainerCallback],
     searching: bool = False,
+    measure_start: bool = False,
 ) -> RecipeTrainer:
     """Return the Trainer of a run; validation and test are expected in an order that is cheap to pad.
+
+    With ``measure_start`` the weights before the first step are a candidate for the best ones.
 
     One that searches for a learning rate measures nothing but losses, and writes nothing.
     """
@@ -75,8 +78,9 @@ def make_trainer(
     trainer = RecipeTrainer(
         options,
         problem,
+        draws=recipe.chunks.train_at_most if recipe.chunks else None,
         model=model,
-        args=training_arguments(options, checkpoints, searching=searching),
+        args=training_arguments(options, checkpoints, searching=searching, measure_start=measure_start),
         data_collator=problem.collator(tokenizer, model),
         train_dataset=tables["train"],
         eval_dataset=tables["validation"],
@@ -100,7 +104,9 @@ def _arrange_reporters(trainer: Trainer, checkpoints: Path) -> None:
             item.logging_dir = str(run.parent / "tensorboard" / run.name)
 
 
-def training_arguments(options: TrainingOptions, checkpoints: Path, *, searching: bool = False) -> TrainingArguments:
+def training_arguments(
+    options: TrainingOptions, checkpoints: Path, *, searching: bool = False, measure_start: bool = False
+) -> TrainingArguments:
     """Translate our options into transformers' names."""
     cuda = torch.cuda.is_available()
     return TrainingArguments(
@@ -127,6 +133,7 @@ def training_arguments(options: TrainingOptions, checkpoints: Path, *, searching
         use_cpu=not (cuda or torch.backends.mps.is_available()),
         dataloader_pin_memory=cuda,
         load_best_model_at_end=not searching,
+        eval_on_start=measure_start,
         restore_callback_states_from_checkpoint=True,
         include_num_input_tokens_seen="non_padding",
         remove_unused_columns=False,
@@ -178,10 +185,13 @@ class RecipeTrainer(Trainer):
     train_dataset: Dataset
     eval_dataset: Dataset
 
-    def __init__(self, options: TrainingOptions, problem: Problem, **arguments: Any) -> None:
+    def __init__(
+        self, options: TrainingOptions, problem: Problem, *, draws: int | None = None, **arguments: Any
+    ) -> None:
         super().__init__(**arguments)
         self.options = options
         self.problem = problem
+        self.draws = draws
         if options.gradient_checkpointing and self.args.device.type == "cpu":
             give_back_between_layers(self.model)
         # Their classification losses are means. Left to itself, the Trainer takes any model with **kwargs for one that
@@ -190,18 +200,20 @@ class RecipeTrainer(Trainer):
         self.loss_is_scaled_for_ga = False
         self.step_items = 0
         self.train_loss, self.eval_loss = WeightedMean(), WeightedMean()
-        self.lower_states: LowerStates | None = None
         self.is_undefined_said = False
-
-    def leave_lower_layers_out(self, states: LowerStates) -> None:
-        """Read from now on what the layers below the first trained one compute."""
-        self.lower_states = states
-        self.data_collator = states.collate
 
     def get_train_dataloader(self) -> DataLoader:
         """Return batches by documents, or by tokens where the recipe names a number."""
-        budget = self.options.tokens_per_batch
-        return super().get_train_dataloader() if budget is None else self._training_batches(budget)
+        budget, whole = self.options.tokens_per_batch, self.data_collator
+        if self.draws is not None:
+            self.data_collator = DrawnChunks(whole, self.draws, self.options.seed, self._epoch)
+        try:
+            return super().get_train_dataloader() if budget is None else self._training_batches(budget)
+        finally:
+            self.data_collator = whole
+
+    def _epoch(self) -> int:
+        return int((self.state.epoch or 0) + 1e-6)
 
     def get_eval_dataloader(self, eval_dataset: Dataset | None = None) -> DataLoader:
         """Return batches by documents, or by tokens where the recipe names a number."""
@@ -274,14 +286,21 @@ class RecipeTrainer(Trainer):
         num_items_in_batch: Tensor | int | None = None,
     ) -> Any:
         """Return the problem's loss, a mean over the batch's items, and its logits where they are asked for."""
-        given = inputs if self.lower_states is None else self.lower_states.use(inputs)
         smoothing = self.options.label_smoothing if model.training else 0.0
         with SmoothedLabels(smoothing) if smoothing else contextlib.nullcontext():
-            loss, logits = self.problem.forward(model, given)
+            loss, logits = self.problem.forward(model, inputs)
         return (loss, {"loss": loss, "logits": logits}) if return_outputs else loss
 
     def training_step(self, model: nn.Module, inputs: Inputs, num_items_in_batch: Tensor | int | None = None) -> Tensor:
-        """Weigh a micro-batch by its share of the step's items; the mean over processes is taken afterwards."""
+        """Weigh a micro-batch by its share of the step's items; the mean over processes is taken afterwards.
+
+        One of many chunks is run a few documents at a time.
+        """
+        # several processes wait for each other's gradients, as often as each other
+        parts = documents_of(inputs) if self.args.world_size == 1 else [inputs]
+        return torch.stack([self._part_of_step(model, part, num_items_in_batch) for part in parts]).sum()
+
+    def _part_of_step(self, model: nn.Module, inputs: Inputs, num_items_in_batch: Tensor | int | None) -> Tensor:
         items = self.problem.items(inputs)
         share = items * self.args.world_size / self.step_items
         self.current_gradient_accumulation_steps: Any = 1 / share  # what the Trainer divides the loss by
@@ -389,10 +408,28 @@ class RecipeTrainer(Trainer):
         step, best = self.state.global_step, self.state.best_global_step
         said = f"the validation loss is {loss} at step {step}"
         remedy = "lower training.learning_rate, or raise training.warmup_ratio"
-        if not best:
+        if best is None:
             raise ConfigError(f"training diverged: {said}; {remedy}")
         log.warning("%s: training diverged and ends; the weights of step %d, its best, stay; %s", said, best, remedy)
         self.control.should_training_stop = True
+
+    def _evaluate(
+        self, trial: Any, ignore_keys_for_eval: list[str] | None, skip_scheduler: bool = False
+    ) -> dict[str, float]:
+        """Take the weights before the first step for a candidate too, where they are measured."""
+        metrics = super()._evaluate(trial, ignore_keys_for_eval, skip_scheduler)
+        if self.args.eval_on_start and not self.state.global_step:
+            self._determine_best_metric(metrics, trial)
+            self._save_checkpoint(self.model, trial)
+            if self.state.best_global_step is not None:
+                self.state.best_model_checkpoint = str(self.checkpoints / "checkpoint-0")
+        return metrics
+
+    def measure_start(self) -> None:
+        """Take the weights as they are for the best ones, without a step."""
+        self.state.epoch = 0.0
+        self._determine_best_metric(self.evaluate(), None)
+        self.state.best_global_step = 0
 
     @property
     def checkpoints(self) -> Path:
@@ -425,7 +462,7 @@ class RecipeTrainer(Trainer):
             SaveError: they are gone or damaged.
         """
         step = self.state.best_global_step
-        if step:
+        if step is not None:
             self.load_weights(best_in(self.checkpoints, step))
 
     def load_weights(self, checkpoint: Path) -> None:
@@ -441,7 +478,7 @@ class _BestByStep(TrainerCallback):
         self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **_: object
     ) -> None:
         """Put the place into the state."""
-        if state.best_global_step:
+        if state.best_global_step is not None:
             state.best_model_checkpoint = str(Path(str(args.output_dir)) / f"checkpoint-{state.best_global_step}")
 
 

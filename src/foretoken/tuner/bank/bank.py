@@ -59,6 +59,7 @@ class AdapterInfo:
         labels: what its outputs are called.
         bytes: what its parameters take in the bank.
         dtype: in which they are kept.
+        pools: whether its head reads what is pooled of a document, which may have several rows.
     """
 
     method: str
@@ -66,6 +67,7 @@ class AdapterInfo:
     labels: tuple[str, ...]
     bytes: int
     dtype: torch.dtype
+    pools: bool = False
 
 
 @dataclass(frozen=True)
@@ -346,8 +348,9 @@ class AdapterBank:
         if count is not None and (labels is None or len(labels) != count):
             labels = tuple(f"LABEL_{number}" for number in range(count))
         size = numbers * self.dtype.itemsize
+        pools = head is not None and head.model.pool is not None
         method = getattr(config.peft_type, "value", str(config.peft_type))
-        return AdapterInfo(method, kind, labels or () if count is not None else (), size, self.dtype)
+        return AdapterInfo(method, kind, labels or () if count is not None else (), size, self.dtype, pools)
 
     def remove(self, name: str) -> None:
         """Remove an adapter; its place is used again.
@@ -383,26 +386,60 @@ class AdapterBank:
         Raises:
             AdapterError: a name is unknown, their number is not that of the documents, or one has no head.
         """
+        found: list[Any] = [None] * len(input_ids)
         with self.lock:
-            mask = torch.ones_like(input_ids) if attention_mask is None else attention_mask
-            heads = [self.head_of(name) for name in self.checked(adapter_names, input_ids)]
-            if missing := next(
-                (name for name, (head, _) in zip(adapter_names, heads, strict=True) if head is None), None
-            ):
-                raise AdapterError(f"{missing!r} has no head here; ask for hidden_states(), or give the model a head")
-            states = self.run_body(input_ids, mask, adapter_names, inputs, whole=False)
-            found: list[Any] = [None] * len(heads)
-            for form in dict.fromkeys(head for head, _ in heads):
-                assert form is not None
-                numbers = [number for number, (head, _) in enumerate(heads) if head is form]
-                slots = [heads[number][1] for number in numbers]
-                rows = form.store.gather(slots, self.compute_dtype) if form.store.layout else NOTHING
-                is_all = len(numbers) == len(heads)
-                given = [x if is_all else x[numbers] for x in (states, mask, input_ids)]
+            for form, rows, numbers, given in self._of_heads(input_ids, attention_mask, adapter_names, inputs):
                 logits = form.logits(rows, *given)
                 for number, own, real in zip(numbers, logits, given[1], strict=True):
                     found[number] = own[real.bool()] if form.model.is_of_tokens else own
-            return BankOutput(found)
+        return BankOutput(found)
+
+    def summaries(
+        self,
+        input_ids: Tensor,
+        attention_mask: Tensor | None = None,
+        *,
+        adapter_names: Sequence[str],
+        **inputs: Tensor,
+    ) -> list[Tensor]:
+        """Return of each row, a part of a document, what its adapter's head keeps (K,): see :meth:`document_logits`.
+
+        Raises:
+            AdapterError: as :meth:`__call__`; or a head pools nothing.
+        """
+        found: list[Any] = [None] * len(input_ids)
+        with self.lock:
+            for form, rows, numbers, given in self._of_heads(input_ids, attention_mask, adapter_names, inputs):
+                if form.model.pool is None:
+                    raise AdapterError(f"the head of {adapter_names[numbers[0]]!r} reads one row of a document alone")
+                for number, own in zip(numbers, form.summaries(rows, *given[:2]), strict=True):
+                    found[number] = own
+        return found
+
+    def document_logits(self, name: str, summaries: Sequence[Tensor], owner: Sequence[int]) -> Tensor:
+        """Return the logits (B, C) of documents, given what was kept of their rows, and whose each row is."""
+        with self.lock:
+            form, slot = self.head_of(name)
+            assert form is not None
+            rows = form.store.gather([slot] * (owner[-1] + 1), self.compute_dtype) if form.store.layout else NOTHING
+            return form.of_summaries(rows, torch.stack(list(summaries)), torch.tensor(owner))
+
+    def _of_heads(
+        self, input_ids: Tensor, attention_mask: Tensor | None, names: Sequence[str], inputs: Mapping[str, Tensor]
+    ) -> Iterator[tuple[HeadForm, RowParameters, list[int], list[Tensor]]]:
+        """Yield each form of head with its documents' parameters, numbers, and states, mask and tokens."""
+        mask = torch.ones_like(input_ids) if attention_mask is None else attention_mask
+        heads = [self.head_of(name) for name in self.checked(names, input_ids)]
+        if missing := next((name for name, (head, _) in zip(names, heads, strict=True) if head is None), None):
+            raise AdapterError(f"{missing!r} has no head here; ask for hidden_states(), or give the model a head")
+        states = self.run_body(input_ids, mask, names, inputs, whole=False)
+        for form in dict.fromkeys(head for head, _ in heads):
+            assert form is not None
+            numbers = [number for number, (head, _) in enumerate(heads) if head is form]
+            slots = [heads[number][1] for number in numbers]
+            rows = form.store.gather(slots, self.compute_dtype) if form.store.layout else NOTHING
+            is_all = len(numbers) == len(heads)
+            yield form, rows, numbers, [x if is_all else x[numbers] for x in (states, mask, input_ids)]
 
     def hidden_states(
         self,

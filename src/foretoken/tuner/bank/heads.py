@@ -22,14 +22,15 @@ from transformers import (
 )
 
 from foretoken.backbones.base import Backbone
-from foretoken.backbones.pooling import ATTENTION, POOLING
+from foretoken.backbones.pooling import ATTENTION, POOLING, of_documents, summaries
 from foretoken.errors import AdapterError, cut
 from foretoken.tuner.bank.reading import canonical
 from foretoken.tuner.dimensions import body_of
 from foretoken.tuner.forward.per_row import RowCalls
 from foretoken.tuner.forward.rows import RowParameters, RowStore, layout_of
-from foretoken.tuner.heads import replace_head
+from foretoken.tuner.heads import CLASSIFIER, replace_head
 
+ATTENDED = "attention"  # the pool that scores tokens
 MANY = 7919  # labels of a head whose parameters tell by their shape where its labels are
 CLASSES = {
     "SEQ_CLS": MODEL_FOR_SEQUENCE_CLASSIFICATION_MAPPING,
@@ -131,7 +132,9 @@ class HeadModel(nn.Module):
         self.reads_first_token = self.kind.endswith(backbone.first_token_heads or ("nothing",)) and pool == "first"
         self.is_of_tokens = self.kind.endswith(OF_TOKENS)
         self.answers = self.kind.endswith(ANSWERS)
-        self.pads = POOLING.get(body) is None
+        pooling = POOLING.get(body)
+        self.pool = None if pooling is None else pooling.pool
+        self.pads = pooling is None
 
     def names(self) -> dict[str, str]:
         """Return the head's parameters: canonical names, and those in here."""
@@ -161,6 +164,17 @@ class HeadModel(nn.Module):
                 if isinstance(value, Tensor) and name not in ("input_ids", "attention_mask")
             }
         return {}
+
+    def summarise(self, states: Tensor, mask: Tensor) -> Tensor:
+        """(b, N, D), (b, N) -> (b, K): what the pool keeps of a row of a document."""
+        body = body_of(self.model)
+        scores = body.get_submodule(ATTENTION)(states) if self.pool == ATTENDED else None
+        return summaries(str(self.pool), states, mask != 0, scores)
+
+    def of_pooled(self, pooled: Tensor) -> Tensor:
+        """(b, F) -> logits (b, C)."""
+        logits: Tensor = self.model.get_submodule(CLASSIFIER)(pooled)
+        return logits
 
     def forward(self, states: Tensor, mask: Tensor, input_ids: Tensor) -> Tensor:
         """(b, N, D) -> logits (b, C), or (b, N, C) of tokens: where answers begin and end, C is 2."""
@@ -226,4 +240,15 @@ class HeadForm:
     def logits(self, rows: RowParameters, states: Tensor, mask: Tensor, input_ids: Tensor) -> Tensor:
         """(b, N, D) -> (b, C) or (b, N, C)."""
         logits: Tensor = self.calls(rows, "forward", states, mask, input_ids)
+        return logits
+
+    def summaries(self, rows: RowParameters, states: Tensor, mask: Tensor) -> Tensor:
+        """(b, N, D) -> (b, K), of heads that pool."""
+        found: Tensor = self.calls(rows, "summarise", states, mask)
+        return found
+
+    def of_summaries(self, rows: RowParameters, summaries: Tensor, owner: Tensor) -> Tensor:
+        """(S, K) of the rows of documents of one adapter, and whose each is -> (B, C)."""
+        pooled = of_documents(str(self.model.pool), summaries, owner)
+        logits: Tensor = self.calls(rows, "of_pooled", pooled)
         return logits
