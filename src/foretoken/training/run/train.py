@@ -15,7 +15,7 @@ from transformers import TrainerCallback, TrainerState
 
 from foretoken.data.load import Loaded, load_data
 from foretoken.errors import ConfigError
-from foretoken.files import JsonObject, check_writable
+from foretoken.files import JsonObject, cache_folder, check_writable
 from foretoken.machine.precision import accelerator
 from foretoken.processes import is_main_process, num_processes
 from foretoken.quiet import quiet_transformers
@@ -268,32 +268,54 @@ def _fit_head(recipe: Recipe, prepared: Prepared) -> HeadFit | None:
 
 
 def _cache_states(recipe: Recipe, prepared: Prepared, splits: Sequence[str]) -> None:
-    """Run the layers below the first trained one once, where there are any."""
-    options, chosen = recipe.training, recipe.training.cache_states
-    if chosen == "off" or not first_trained_layer(prepared.model):
-        return
-    if chosen == AUTO and not can_leave_layers_out(prepared.model):
+    """Run the layers below the first trained one once, where there are any.
+
+    Where it is left to foretoken, those of fewer layers will do that another run has kept, and a head alone, which
+    reads each text once, keeps none.
+    """
+    chosen, model = recipe.training.cache_states, prepared.model
+    first = 0 if chosen == "off" else first_trained_layer(model)
+    if not first or (chosen == AUTO and not (can_leave_layers_out(model) and cache_folder())):
         return
     tables = [prepared.tables[name] for name in dict.fromkeys(splits)]
-    for dtype in ("float16", "float32") if chosen == AUTO else (chosen,):
-        states = LowerStates.open(
-            prepared.model,
-            prepared.problem.collator(prepared.tokenizer, prepared.model),
-            dtype=dtype,
-            batch_size=options.eval_batch_size,
-            precision=options.precision,
-        )
+    if chosen != AUTO:
+        if (states := _states(recipe, prepared, chosen, first)) is not None:
+            states.fill(tables)
+            states.leave_out()
+        return
+    for count in range(first, 0, -1):
+        states = _states(recipe, prepared, "float16", count)
         if states is None:
             return
+        if states.has(tables):
+            states.layers.dtype = getattr(torch, str(states.store.computed))
+            states.leave_out()
+            log.info("the states of %d layers are taken as another run has kept them", count)
+            return
+        states.layers.remove()
+    for dtype in ("float16", "float32") if recipe.method["name"] != HEAD_ONLY else ():
+        states = _states(recipe, prepared, dtype, first)
         try:
-            states.fill(tables)
-        except ConfigError:
-            if dtype == chosen or dtype == "float32":
+            if states is not None:
+                states.fill(tables)
+                states.leave_out()
+            return
+        except ConfigError:  # there are numbers that float16 cannot hold
+            if states is None or dtype == "float32":
                 raise
             states.layers.remove()
-            continue
-        states.leave_out()
-        return
+
+
+def _states(recipe: Recipe, prepared: Prepared, dtype: str, count: int) -> LowerStates | None:
+    options, collator = recipe.training, prepared.problem.collator(prepared.tokenizer, prepared.model)
+    return LowerStates.open(
+        prepared.model,
+        collator,
+        dtype=dtype,
+        batch_size=options.eval_batch_size,
+        precision=options.precision,
+        count=count,
+    )
 
 
 def _restore(trainer: RecipeTrainer, checkpoint: Path) -> None:
