@@ -16,6 +16,7 @@ from foretoken.outputs import check_name
 from foretoken.sweeps.config import MOST_RUNS, Rule, SweepConfig, read_sweep_config
 from foretoken.sweeps.naming import axis_labels, candidate_name, digest, safe_name
 from foretoken.sweeps.space import FieldValues, Params, field_errors, number_in_stages, read_space, size_of
+from foretoken.training.baseline.options import is_baseline
 from foretoken.training.recipe.reading import apply_overrides
 from foretoken.training.recipe.recipe import Recipe, build_recipe, with_method_group
 
@@ -74,11 +75,23 @@ class SweepPlan:
             return list(error.errors)
         return []
 
+    def _has_baselines(self, variant: Variant, seed: int) -> bool:
+        """Tell whether runs measure the baselines too: once per split, so the first variant on the data, one seed."""
+        alike = [item for item in self.variants if item.values.get("data") == variant.values.get("data")]
+        first = next((item.name for item in alike if not is_baseline(_method(item))), None)
+        return variant.name == first and seed == variant.seeds[0]
+
     def _values(self, variant: Variant, params: Values, seed: int, fold: int | None) -> Params:
         place = Path(self.config.folder, run_name(variant, params, seed, fold))
         own = {"training.seed": seed, "output": str(place.parent), "name": place.name}
         own |= {} if fold is None else {"data.fold": fold}
+        own |= {} if self._has_baselines(variant, seed) else {"baselines": False}
         return apply_overrides(dict(variant.values), dict(params) | own)
+
+
+def _method(variant: Variant) -> Values:
+    method = variant.values.get("method")
+    return method if isinstance(method, Mapping) else {}
 
 
 def run_name(variant: Variant, params: Values, seed: int, fold: int | None = None) -> str:

@@ -31,7 +31,8 @@ from foretoken.training.run.folder import RECORD
 log = logging.getLogger(__name__)
 RUNNING, FINISHED, INTERRUPTED, FAILED = "running", "finished", "interrupted", "failed"
 _LIBRARIES = ("torch", "transformers", "peft", "datasets", "accelerate")
-_FREE = ("output", "name", "training.num_threads", "auto")  # may differ between the two halves of a resumed run
+# may differ between the two halves of a resumed run
+_FREE = ("output", "name", "baselines", "training.num_threads", "auto")
 # what is read of a record: a dotted key, its type, whether only finished runs have it
 _REQUIRED: tuple[tuple[str, type | tuple[type, ...], bool], ...] = (
     ("status", str, False),
