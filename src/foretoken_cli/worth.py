@@ -9,6 +9,7 @@ from foretoken.metrics.paired import Versus
 from foretoken.metrics.table import METRICS, positive_of
 from foretoken.metrics.verdict import hardest, verdict
 from foretoken.options import Values, is_number
+from foretoken.training.run.record import baselines_in
 
 
 @dataclass(frozen=True)
@@ -46,7 +47,7 @@ def same_splits(records: Sequence[Values]) -> Iterator[SameSplits]:
     """Yield the runs that have the same baselines together, in their order; a run without any is alone."""
     groups: list[SameSplits] = []
     for record in records:
-        own = _baselines(record)
+        own = baselines_in(record)
         there = next((group for group in groups if own and group.baselines == own), None)
         if there is None:
             groups.append(SameSplits([record], own))
@@ -55,29 +56,15 @@ def same_splits(records: Sequence[Values]) -> Iterator[SameSplits]:
     yield from groups
 
 
-def _baselines(record: Values) -> dict[str, Values]:
-    """Return the scores of a record's baselines; none of a record that is not as runs write it."""
-    found = record.get("baselines")
-    items = found.items() if isinstance(found, Mapping) else ()
-    return {
-        name: {split: {key: value for key, value in of[split].items() if is_number(value)} for split in _SPLITS}
-        for name, of in items
-        if isinstance(of, Mapping) and all(isinstance(of.get(split), Mapping) for split in _SPLITS)
-    }
-
-
-_SPLITS = ("validation", "test")
-
-
 def _compared(record: Values) -> tuple[str, Versus] | None:
     """Return the baseline that a run has to beat, and how it compares."""
-    found = {name: Versus.read(record["baselines"][name].get("versus")) for name in _baselines(record)}
+    found = {name: Versus.read(record["baselines"][name].get("versus")) for name in baselines_in(record)}
     known = {name: item for name, item in found.items() if item is not None}
     metrics = {item.metric for item in known.values()}
     if len(metrics) != 1:
         return None
     metric = metrics.pop()
-    scores = {name: of["validation"].get(metric) for name, of in _baselines(record).items() if name in known}
+    scores = {name: of["validation"].get(metric) for name, of in baselines_in(record).items() if name in known}
     measured = {name: score for name, score in scores.items() if score is not None}
     name = hardest(measured, metric) if measured else None
     return None if name is None else (name, known[name])

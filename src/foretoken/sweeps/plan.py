@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import itertools
+import json
 import math
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
+from functools import cached_property
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -75,17 +77,19 @@ class SweepPlan:
             return list(error.errors)
         return []
 
-    def _has_baselines(self, variant: Variant, seed: int) -> bool:
-        """Tell whether runs measure the baselines too: once per split, so the first variant on the data, one seed."""
-        alike = [item for item in self.variants if item.values.get("data") == variant.values.get("data")]
-        first = next((item.name for item in alike if not is_baseline(_method(item))), None)
-        return variant.name == first and seed == variant.seeds[0]
+    @cached_property
+    def _with_baselines(self) -> set[str]:
+        """The names of the variants whose runs measure the baselines too: one for each data set."""
+        pairs = [(json.dumps(item.values.get("data"), sort_keys=True, default=str), item) for item in self.variants]
+        first = {data: item.name for data, item in reversed(pairs) if not is_baseline(_method(item))}
+        return set(first.values())
 
     def _values(self, variant: Variant, params: Values, seed: int, fold: int | None) -> Params:
         place = Path(self.config.folder, run_name(variant, params, seed, fold))
         own = {"training.seed": seed, "output": str(place.parent), "name": place.name}
         own |= {} if fold is None else {"data.fold": fold}
-        own |= {} if self._has_baselines(variant, seed) else {"baselines": False}
+        measures = variant.name in self._with_baselines and seed == variant.seeds[0]
+        own |= {} if measures else {"baselines": False}
         return apply_overrides(dict(variant.values), dict(params) | own)
 
 

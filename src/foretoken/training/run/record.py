@@ -46,6 +46,8 @@ _REQUIRED: tuple[tuple[str, type | tuple[type, ...], bool], ...] = (
 )
 _ABSENT = object()
 RATE_SEARCH = "rate_search"  # what a record says of the search for its learning rate
+BASELINES = "baselines"  # and of what the run has to beat
+_SPLITS = ("validation", "test")
 
 
 @dataclass
@@ -133,6 +135,17 @@ def data_as_begun(data: DataOptions, record: JsonObject) -> DataOptions:
     """Return the data of a run with the positive class that it was begun with, which the default may not be."""
     begun = positive_of(record.get("problem") or "", record.get("labels"))
     return replace(data, positive=begun) if begun and data.positive is None else data
+
+
+def baselines_in(record: Mapping[str, Any]) -> dict[str, dict[str, dict[str, float]]]:
+    """Return what a record says of the baselines: name -> validation and test -> scores; nothing that is damaged."""
+    found = record.get(BASELINES)
+    items = found.items() if isinstance(found, dict) else ()
+    return {
+        name: {split: {key: value for key, value in of[split].items() if is_number(value)} for split in _SPLITS}
+        for name, of in items
+        if isinstance(of, dict) and all(isinstance(of.get(split), dict) for split in _SPLITS)
+    }
 
 
 def searched(record: JsonObject) -> JsonObject | None:
