@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
-from foretoken.metrics.paired import Versus
 from foretoken.metrics.table import METRICS, positive_of
-from foretoken.metrics.verdict import hardest, verdict
+from foretoken.metrics.worth.paired import Versus
+from foretoken.metrics.worth.verdict import hardest, verdict
 from foretoken.options import Values, is_number
 from foretoken.training.run.record import baselines_in
 

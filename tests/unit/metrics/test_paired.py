@@ -6,7 +6,7 @@ from scipy import stats
 from sklearn import metrics as oracle
 from sklearn.preprocessing import MultiLabelBinarizer
 
-from foretoken.metrics.paired import Versus, versus
+from foretoken.metrics.worth.paired import Versus, versus
 
 NAMES = ["a", "b", "c"]
 

@@ -2,8 +2,8 @@
 
 import pytest
 
-from foretoken.metrics.paired import versus
-from foretoken.metrics.verdict import hardest, verdict
+from foretoken.metrics.worth.paired import versus
+from foretoken.metrics.worth.verdict import hardest, verdict
 
 RIGHT = ["a", "b"] * 100  # of 200, 40 more right are 14.5 to 25.5 % by the quantiles of the binomial distribution
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from foretoken.metrics.verdict import MAJORITY, is_share
+from foretoken.metrics.worth.verdict import MAJORITY, is_share
 from foretoken.report.figures.style import COLOURS, grid, percent, styled, wrapped
 from foretoken.report.runs.groups import TEST, Results
 from foretoken.report.runs.verdicts import Verdict, verdicts

@@ -10,9 +10,9 @@ from typing import Any
 import pyarrow.compute as pc
 
 from foretoken.errors import DataError
-from foretoken.metrics.paired import Versus, versus
 from foretoken.metrics.table import positive_of
-from foretoken.metrics.verdict import TF_IDF, hardest, verdict
+from foretoken.metrics.worth.paired import Versus, versus
+from foretoken.metrics.worth.verdict import TF_IDF, hardest, verdict
 from foretoken.report.runs.documents import Key, answers
 from foretoken.report.runs.groups import TEST, VALIDATION, Group, Results, best_by_validation, by
 from foretoken.report.runs.records import Run, number

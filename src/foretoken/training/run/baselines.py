@@ -19,8 +19,8 @@ import pyarrow.parquet as pq
 from foretoken.data.load import Loaded
 from foretoken.errors import ForetokenError
 from foretoken.files import JsonObject, atomic_file
-from foretoken.metrics.paired import versus
-from foretoken.metrics.verdict import MAJORITY, MEAN, TF_IDF
+from foretoken.metrics.worth.paired import versus
+from foretoken.metrics.worth.verdict import MAJORITY, MEAN, TF_IDF
 from foretoken.training.baseline.options import TfidfOptions
 from foretoken.training.baseline.tfidf import fit, texts_of
 from foretoken.training.problems import Classification, MultiLabel, Problem

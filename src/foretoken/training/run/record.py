@@ -23,7 +23,7 @@ from foretoken.errors import RunRecordError, SaveError, quoted
 from foretoken.files import JsonObject, write_json
 from foretoken.machine.products import library
 from foretoken.metrics.table import positive_of
-from foretoken.options import defaults, flatten, is_number, to_dict
+from foretoken.options import defaults, flatten, is_number, is_usable, to_dict
 from foretoken.processes import is_main_process, num_processes
 from foretoken.training.recipe.recipe import Recipe
 from foretoken.training.run.folder import RECORD
@@ -142,7 +142,10 @@ def baselines_in(record: Mapping[str, Any]) -> dict[str, dict[str, dict[str, flo
     found = record.get(BASELINES)
     items = found.items() if isinstance(found, dict) else ()
     return {
-        name: {split: {key: value for key, value in of[split].items() if is_number(value)} for split in _SPLITS}
+        name: {
+            split: {key: value for key, value in of[split].items() if is_number(value) and is_usable(value)}
+            for split in _SPLITS
+        }
         for name, of in items
         if isinstance(of, dict) and all(isinstance(of.get(split), dict) for split in _SPLITS)
     }

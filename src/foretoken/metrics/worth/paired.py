@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 
 from foretoken.metrics.statistics import CONFIDENCE, row_counts
 from foretoken.metrics.table import METRICS
-from foretoken.options import is_number
+from foretoken.options import is_number, is_usable
 
 if TYPE_CHECKING:
     from scipy.sparse import csr_array
@@ -80,7 +80,8 @@ class Versus:
         names = [field.name for field in fields(cls)]
         if not isinstance(values, Mapping) or set(values) != set(names) or values["metric"] not in METRICS:
             return None
-        return cls(**values) if all(is_number(values[name]) for name in names[1:]) else None
+        numbers = [values[name] for name in names[1:]]
+        return cls(**values) if all(is_number(value) and is_usable(value) for value in numbers) else None
 
 
 def comparable(problem: str, metric: str, classes: int) -> str | None:

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 
-from foretoken.metrics.paired import Versus
 from foretoken.metrics.table import CALIBRATION, ERROR, METRICS, with_class
+from foretoken.metrics.worth.paired import Versus
 
 TF_IDF, MAJORITY, MEAN = "tf-idf", "majority", "mean"
 NAMES = {TF_IDF: "TF-IDF", MAJORITY: "the majority class", MEAN: "the mean of the training documents"}
