@@ -60,13 +60,7 @@ def _compared(record: Values) -> tuple[str, Versus] | None:
     """Return the baseline that a run has to beat, and how it compares."""
     found = {name: Versus.read(record["baselines"][name].get("versus")) for name in baselines_in(record)}
     known = {name: item for name, item in found.items() if item is not None}
-    metrics = {item.metric for item in known.values()}
-    if len(metrics) != 1:
-        return None
-    metric = metrics.pop()
-    scores = {name: of["validation"].get(metric) for name, of in baselines_in(record).items() if name in known}
-    measured = {name: score for name, score in scores.items() if score is not None}
-    name = hardest(measured, metric) if measured else None
+    name = hardest(known) if known else None
     return None if name is None else (name, known[name])
 
 

@@ -54,6 +54,12 @@ def test_the_commonest_answer_is_called_what_it_is(problem, name):
     assert verdict(found, "majority", problem=problem).startswith(f"{name} is 100.0 points of Accuracy better")
 
 
-def test_what_has_to_be_beaten_is_best_on_validation():
-    assert hardest({"majority": 0.6, "tf-idf": 0.5}, "accuracy") == "majority"
-    assert hardest({"mean": 3.0, "tf-idf": 2.0}, "mse") == "tf-idf"
+def test_what_has_to_be_beaten_is_the_better_one():
+    numbers = [float(number % 7) for number in range(100)]
+    one, mean, tfidf = ([number + shift for number in numbers] for shift in (0.1, 2.0, 1.0))
+    compared = {
+        name: versus("regression", "mse", numbers, [one], [other])
+        for name, other in (("mean", mean), ("tf-idf", tfidf))
+    }
+    assert hardest(compared) == "tf-idf"
+    assert hardest({"majority": compared["mean"], "tf-idf": compared["mean"]}) == "tf-idf"

@@ -63,14 +63,9 @@ def called(baseline: str, problem: str) -> str:
     return several.get(baseline) or NAMES.get(baseline, baseline)
 
 
-def hardest(validation: Mapping[str, float], metric: str) -> str:
-    """Return the baseline that is best by validation, which a trained model has to beat; TF-IDF among equals.
-
-    >>> hardest({"majority": 0.4, "tf-idf": 0.4}, "accuracy"), hardest({"mean": 2.0, "tf-idf": 2.5}, "mse")
-    ('tf-idf', 'mean')
-    """
-    sign = 1 if METRICS[metric].greater_is_better else -1
-    return max(validation, key=lambda name: (sign * validation[name], name == TF_IDF))
+def hardest(compared: Mapping[str, Versus]) -> str:
+    """Return the baseline that is best on the test documents, which is to be beaten; TF-IDF among equals."""
+    return min(compared, key=lambda name: (compared[name].gain, name != TF_IDF))
 
 
 def is_share(metric: str) -> bool:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from statistics import fmean
 from typing import Any
 
 import pyarrow.compute as pc
@@ -14,18 +13,10 @@ from foretoken.metrics.table import positive_of
 from foretoken.metrics.worth.paired import Versus, versus
 from foretoken.metrics.worth.verdict import TF_IDF, hardest, verdict
 from foretoken.report.runs.documents import Key, answers
-from foretoken.report.runs.groups import TEST, VALIDATION, Group, Results, best_by_validation, by
-from foretoken.report.runs.records import Run, number
+from foretoken.report.runs.groups import TEST, Group, Results, best_by_validation, by
+from foretoken.report.runs.records import Run
 
 Answers = Mapping[Key, tuple[Any, Any]]  # label and prediction of every test document
-
-
-@dataclass(frozen=True)
-class Baseline:
-    """What a baseline answers, of every seed that it was run with, and its validation scores."""
-
-    answers: Sequence[Answers]
-    validation: Mapping[str, float]
 
 
 @dataclass(frozen=True)
@@ -66,9 +57,7 @@ def _verdict(title: str, group: Group, alike: Sequence[Group]) -> Verdict | None
     known = {name: item for name, item in compared.items() if item is not None}
     if not known:
         return None
-    metric = next(iter(known.values())).metric
-    scores = {name: made[name].validation.get(metric, known[name].other) for name in known}
-    name, first = hardest(scores, metric), group.first
+    name, first = hardest(known), group.first
     seeds_said = f", mean of {len(seeds)} seeds" if len(seeds) > 1 else ""
     sentence = verdict(
         known[name],
@@ -80,13 +69,12 @@ def _verdict(title: str, group: Group, alike: Sequence[Group]) -> Verdict | None
     return Verdict(title, group, known, sentence)
 
 
-def _baselines(group: Group, alike: Sequence[Group]) -> Iterator[tuple[str, Baseline]]:
-    """Yield the baselines of a task by name, the hardest kind first: its tf-idf runs, and what its runs measured."""
+def _baselines(group: Group, alike: Sequence[Group]) -> Iterator[tuple[str, Sequence[Answers]]]:
+    """Yield the baselines of a task by name, its tf-idf runs first, then what other runs have measured."""
     made = next((one for one in alike if one.first.method == TF_IDF and one.split == TEST), None)
     if made is not None:
         found = [item for run in made.runs if (item := _answers(run)) is not None]
-        names = {name for run in made.runs for name in run.scores(VALIDATION)}
-        yield TF_IDF, Baseline(found, {name: fmean(made.values(name, VALIDATION)) for name in names})
+        yield TF_IDF, found
     for run in (run for one in (group, *alike) for run in one.runs):
         beside = _beside(run)
         if beside:
@@ -94,25 +82,18 @@ def _baselines(group: Group, alike: Sequence[Group]) -> Iterator[tuple[str, Base
             return
 
 
-def _beside(run: Run) -> dict[str, Baseline]:
+def _beside(run: Run) -> dict[str, Sequence[Answers]]:
     """Return the baselines that a run has measured itself."""
     try:
         table = run.baselines()
     except DataError:
         return {}
-    found = {}
+    found: dict[str, Sequence[Answers]] = {}
     for name in sorted(set(map(str, table["baseline"].to_pylist())), reverse=True):
         rows = answers(table.filter(pc.equal(table["baseline"], name)))
         if not isinstance(rows, str):
-            found[name] = Baseline([rows], _validation(run, name))
+            found[name] = [rows]
     return found
-
-
-def _validation(run: Run, name: str) -> dict[str, float]:
-    """Return the validation scores of a baseline, of folds the mean."""
-    blocks = [((part.values.get("baselines") or {}).get(name) or {}).get("validation") or {} for part in run.parts]
-    scores = [{key: score for key, value in block.items() if (score := number(value)) is not None} for block in blocks]
-    return {key: fmean(item[key] for item in scores) for key in scores[0] if all(key in item for item in scores)}
 
 
 def _answers(run: Run) -> Answers | None:
@@ -123,18 +104,17 @@ def _answers(run: Run) -> Answers | None:
     return None if isinstance(found, str) else found
 
 
-def _same_documents(baseline: Baseline, own: Answers) -> bool:
+def _same_documents(baseline: Sequence[Answers], own: Answers) -> bool:
     """Tell whether a baseline was measured on the same documents and labels."""
-    return bool(baseline.answers) and all(
-        item.keys() == own.keys() and all(item[key][0] == label for key, (label, _) in own.items())
-        for item in baseline.answers
+    return bool(baseline) and all(
+        item.keys() == own.keys() and all(item[key][0] == label for key, (label, _) in own.items()) for item in baseline
     )
 
 
-def _versus(group: Group, seeds: Sequence[Answers], baseline: Baseline) -> Versus | None:
+def _versus(group: Group, seeds: Sequence[Answers], baseline: Sequence[Answers]) -> Versus | None:
     keys = list(seeds[0])
     labels = [seeds[0][key][0] for key in keys]
-    one, other = ([[item[key][1] for key in keys] for item in items] for items in (seeds, baseline.answers))
+    one, other = ([[item[key][1] for key in keys] for item in items] for items in (seeds, baseline))
     run = group.first
     try:
         return versus(run.problem, group.metric, labels, one, other, classes=run.classes)
