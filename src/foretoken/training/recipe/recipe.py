@@ -330,6 +330,9 @@ class Recipe:
         "for confidential documents",
         True,
     )
+    baselines: bool = option(
+        "measure the commonest answer and TF-IDF on the same splits too, and say whether training was worth it", True
+    )
     ece_bins: int = option("bins of the expected calibration error", 15, at_least=1, at_most=MOST_BINS)
     auto: list[str] = option("keys that were `auto`, whatever they hold by now", factory=list, internal=True)
     _is_checked: ClassVar[bool] = False

@@ -31,6 +31,7 @@ from foretoken.training.recipe.recipe import (
     with_training,
 )
 from foretoken.training.run.baseline import train_baseline
+from foretoken.training.run.baselines import add_baselines
 from foretoken.training.run.checkpoints import STATE, best_of, is_over, remove_checkpoints
 from foretoken.training.run.find_rate import find_rate as search_rate
 from foretoken.training.run.fingerprint import differing, refuse_changes
@@ -122,10 +123,10 @@ def train(
             return state.record
         if is_baseline(recipe.method):
             return train_baseline(recipe, measured, data)
-        recipe, prepared = _prepared(recipe, state, data, accept_changed=accept_changed)
+        recipe, prepared, data = _prepared(recipe, state, data, accept_changed=accept_changed)
         search = _search_of(recipe, prepared, state, find_rate=find_rate)
         checkpoint = state.checkpoint if isinstance(state, Resume) else None
-        return _train(recipe, prepared, checkpoint, search, callbacks, measured)
+        return _train(recipe, prepared, data, checkpoint, search, callbacks, measured)
 
 
 def check_processes(options: TrainingOptions, *, processes: int, gpus: int) -> None:
@@ -155,11 +156,12 @@ def check_processes(options: TrainingOptions, *, processes: int, gpus: int) -> N
 
 def _prepared(
     recipe: Recipe, state: Fresh | Resume, data: Loaded | None, *, accept_changed: bool
-) -> tuple[Recipe, Prepared]:
-    """Return the recipe with what it left open, and what a run needs; one that goes on, as it began."""
+) -> tuple[Recipe, Prepared, Loaded]:
+    """Return the recipe with what it left open, what a run needs, and its data; one that goes on, as it began."""
     if isinstance(state, Resume):
         recipe = as_begun(recipe, state.record["recipe"])
         data = data or load_data(data_as_begun(recipe.data, state.record))
+    data = data or load_data(recipe.data)
     prepared = prepare(recipe, data)
     recipe = replace(recipe, head=prepared.head)
     if prepared.precision is not None:
@@ -167,7 +169,7 @@ def _prepared(
     if isinstance(state, Resume):
         known = state.record.get("fingerprint")
         refuse_changes(recipe.run_folder, known, _fingerprint(prepared), accept=accept_changed)
-    return recipe, prepared
+    return recipe, prepared, data
 
 
 def _search_of(recipe: Recipe, prepared: Prepared, state: Fresh | Resume, *, find_rate: bool) -> JsonObject | None:
@@ -183,6 +185,7 @@ def _search_of(recipe: Recipe, prepared: Prepared, state: Fresh | Resume, *, fin
 def _train(
     recipe: Recipe,
     prepared: Prepared,
+    data: Loaded,
     checkpoint: Path | None,
     search: JsonObject | None,
     callbacks: Sequence[TrainerCallback],
@@ -217,6 +220,8 @@ def _train(
                 write_predictions(recipe.run_folder / PREDICTIONS, decided)
                 write_errors(recipe.run_folder, decided, prepared.beginnings)
             record.update(**_outcome(recipe, trainer, predictions, fitted), memory=memory.measured())
+            if is_main_process():
+                record.update(**add_baselines(recipe, prepared.problem, data, decided))
             if is_main_process():
                 write_model_card(recipe.run_folder, record.values)
             log.info("peak memory: %s", describe_memory(record.values["memory"]))
