@@ -15,11 +15,11 @@ from foretoken.data.problems import CLASSIFICATION
 from foretoken.metrics import classification_metrics
 from foretoken.metrics.decision import Decision, cost_weights, fit_weights
 from foretoken.training.problems.base import Collator, Inputs, Outputs, Problem, head_of
-from foretoken.training.problems.losses import PLAIN, LossOptions, class_loss
+from foretoken.training.problems.losses import PLAIN, LossOptions, at_least_float32, class_loss
 from foretoken.training.problems.metrics import probabilities_of
 from foretoken.training.recipe.recipe import DecisionOptions
 from foretoken.training.tokens.chunks import ChunkCollator, pooled
-from foretoken.training.tokens.encode import EncodeSettings, PaddingCollator, TokenColumns, Truncation
+from foretoken.training.tokens.encode import OFFSET, EncodeSettings, PaddingCollator, TokenColumns, Truncation
 from foretoken.training.tokens.texts import encode_texts
 from foretoken.tuner.auxiliary import added_by_caller, with_auxiliary_loss
 
@@ -50,20 +50,22 @@ class TextProblem(Problem):
         return padding if self.pool is None else ChunkCollator(padding)
 
     def forward(self, model: nn.Module, inputs: Inputs) -> tuple[Tensor | None, Tensor]:
-        """Return the model's own loss and logits, or the loss of pooled or weighed ones."""
-        if "owner" not in inputs and self.losses == PLAIN:
+        """Return the model's own loss and logits, or the loss of pooled or weighed ones, or of those with an offset."""
+        if not {"owner", OFFSET} & inputs.keys() and self.losses == PLAIN:
             return super().forward(model, inputs)
         read = dict(inputs)
-        owner, labels = read.pop("owner", None), read.pop("labels", None)
+        owner, labels, offset = (read.pop(name, None) for name in ("owner", "labels", OFFSET))
         with added_by_caller():
             logits = model(**read).logits
         if owner is not None:
             logits = pooled(logits, owner, str(self.pool))
+        if offset is not None:
+            logits = logits + offset
         return None if labels is None else with_auxiliary_loss(self.loss(logits, labels), model), logits
 
     def loss(self, logits: Tensor, labels: Tensor) -> Tensor:
         """Return the mean loss of logits (B, C)."""
-        return class_loss(logits.float(), labels, self.losses)
+        return class_loss(at_least_float32(logits), labels, self.losses)
 
 
 @dataclass(frozen=True)

@@ -47,6 +47,7 @@ class CardRecipe:
     data: Mapping[str, Any] = option("where the documents came from", factory=dict)
     lengthen: LengthenOptions | None = option("how the model was lengthened", None)
     chunks: ChunkOptions | None = option("how long documents are read in chunks", None)
+    words: bool = option("whether there is TF-IDF beside the model", False)
     head: HeadOptions | None = option("the head in the place of transformers' own", None)
     generation: GenerationOptions | None = option("how texts are generated", None)
     question_answering: QuestionOptions | None = option("how answers are looked for", None)

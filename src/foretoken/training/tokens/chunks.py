@@ -8,7 +8,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from foretoken.training.tokens.encode import PaddingCollator, TableRow, label_tensor
+from foretoken.training.tokens.encode import PaddingCollator, TableRow, of_documents
 
 
 def spans(length: int, size: int, overlap: int, at_most: int | None = None) -> list[tuple[int, int]]:
@@ -45,8 +45,7 @@ class ChunkCollator:
     padding: PaddingCollator
 
     def __call__(self, rows: Sequence[TableRow]) -> dict[str, Tensor]:
-        """Return what the model reads, [S, N], ``owner`` [S], and labels [B] where there are any."""
+        """Return what the model reads, [S, N], ``owner`` [S], and labels [B] and offsets [B, C] where there are any."""
         sequences = [dict(sequence) for row in rows for sequence in row["sequences"]]
         owner = [number for number, row in enumerate(rows) for _ in row["sequences"]]
-        batch = self.padding(sequences) | {"owner": torch.tensor(owner)}
-        return batch | ({"labels": label_tensor(rows)} if "labels" in rows[0] else {})
+        return self.padding(sequences) | {"owner": torch.tensor(owner)} | of_documents(rows)
