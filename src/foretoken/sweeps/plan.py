@@ -181,7 +181,12 @@ def _axis(field: str, values: object, errors: Errors) -> list[tuple[str, str, ob
     twice = next((value for index, value in enumerate(values) if value in values[:index]), None)
     if twice is not None:
         errors.append(f"compare: {field}: {quoted(twice)} is given twice")
-    return [(field, label, value) for label, value in zip(axis_labels(values), values, strict=True)]
+    name = field.rpartition(".")[2]
+    labels = [
+        f"{name}={label}" if isinstance(value, bool) else label
+        for label, value in zip(axis_labels(values), values, strict=True)
+    ]
+    return [(field, label, value) for label, value in zip(labels, values, strict=True)]
 
 
 def _label_errors(field: str, labels: Iterable[object]) -> Iterator[str]:

@@ -197,7 +197,9 @@ def _group_rows(group: SameSplits, names: Sequence[str]) -> list[list[str]]:
 
 def _rows(record: Values, names: Sequence[str]) -> list[list[str]]:
     """Return the row of a run; of folds, that of all their documents together, and the mean over them."""
-    method = record["recipe"]["method"]["name"]
+    from foretoken.training.baseline.options import method_name
+
+    method = method_name(record["recipe"])
     if "over_folds" not in record:
         return [_row(record, method, record["test"], names)]
     means = {name: values["mean"] for name, values in record["over_folds"]["test"].items()}

@@ -13,6 +13,7 @@ from foretoken.errors import DataError, printable
 from foretoken.report.runs.labels import UNKNOWN, Labels, data_name, labels_of
 from foretoken.report.runs.reading import check_accuracy, joined, read_json, read_predictions
 from foretoken.report.scores import PART
+from foretoken.training.baseline.options import method_name
 from foretoken.training.run.folder import BASELINES, CHECKPOINTS, PREDICTIONS, RECORD, SAVED, is_set_aside
 
 if TYPE_CHECKING:
@@ -76,8 +77,8 @@ class Run:
 
     @property
     def method(self) -> str:
-        """The name of the method."""
-        return str(self._recipe("method").get("name") or UNKNOWN)
+        """The name of the method, with what is beside it."""
+        return method_name(self.recipe) or UNKNOWN
 
     @property
     def label(self) -> str:

@@ -9,6 +9,7 @@ from contextlib import closing, nullcontext
 from dataclasses import asdict, replace
 from pathlib import Path
 
+import numpy as np
 import torch
 from torch import nn
 from transformers import TrainerCallback, TrainerState
@@ -17,10 +18,12 @@ from foretoken.data.load import Loaded, load_data
 from foretoken.errors import ConfigError
 from foretoken.files import JsonObject, cache_folder, check_writable
 from foretoken.machine.precision import accelerator
+from foretoken.options import is_number
 from foretoken.processes import is_main_process, num_processes
 from foretoken.quiet import quiet_transformers
 from foretoken.training.baseline.options import is_baseline
-from foretoken.training.fit_head import HeadFit, fit_head
+from foretoken.training.fit_head import HeadFit, fit_head, scale_head
+from foretoken.training.problems import MultiLabel
 from foretoken.training.recipe.recipe import (
     AUTO,
     Recipe,
@@ -62,11 +65,13 @@ from foretoken.training.run.results import (
     write_predictions,
 )
 from foretoken.training.run.state import Finished, Fresh, Resume, state_of
+from foretoken.training.tokens.encode import OFFSET
 from foretoken.training.trainer.lower_states import LowerStates
 from foretoken.training.trainer.memory import PeakMemory
 from foretoken.training.trainer.memory import describe as describe_memory
 from foretoken.training.trainer.progress import LogAtEvaluation, ProgressBar, StepTimes
 from foretoken.training.trainer.trainer import RecipeTrainer, make_trainer
+from foretoken.training.words import stack
 from foretoken.tuner import can_leave_layers_out, first_trained_layer
 
 log = logging.getLogger(__name__)
@@ -167,6 +172,9 @@ def _prepared(
     if prepared.precision is not None:
         recipe = with_training(recipe, precision=prepared.precision.precision)
     if isinstance(state, Resume):
+        begun = state.record.get("words") or {}
+        if prepared.words is not None and is_number(begun.get("weight")):
+            prepared = _weigh_words(prepared, None, float(begun["weight"]))
         known = state.record.get("fingerprint")
         refuse_changes(recipe.run_folder, known, _fingerprint(prepared), accept=accept_changed)
     return recipe, prepared, data
@@ -204,6 +212,9 @@ def _train(
             head = _fit_head(recipe, prepared) if checkpoint is None else None
             if head is not None:
                 record.update(head_fit=head.to_dict())
+            if prepared.words is not None and not prepared.words.is_weighed:
+                prepared = _weigh_words(prepared, head)
+                record.update(words=summary(prepared)["words"])
             if search is not None:
                 search = search or search_rate(recipe, prepared, checkpoints=_checkpoints(recipe))
                 recipe = with_training(recipe, learning_rate=search["chosen"])
@@ -270,6 +281,23 @@ def _fit_head(recipe: Recipe, prepared: Prepared) -> HeadFit | None:
     options = recipe.training
     given = prepared.model, prepared.tokenizer, prepared.problem, prepared.tables["train"]
     return fit_head(*given, bf16=options.precision == "bf16", seed=options.seed)
+
+
+def _weigh_words(prepared: Prepared, head: HeadFit | None, weight: float | None = None) -> Prepared:
+    """Stack the words and the fitted head by what either says of documents it has not seen; or take a known weight."""
+    words, problem, train = prepared.words, prepared.problem, prepared.tables["train"]
+    assert words is not None
+    if weight is None:
+        margins = torch.tensor(train[OFFSET], dtype=torch.float64)
+        if head is None:
+            labels = problem.labels_of(train) if isinstance(problem, MultiLabel) else np.asarray(train["labels"])
+            _, weight = stack(problem, torch.as_tensor(labels), None, margins)
+        else:
+            rows = head.probe.held_out
+            share, weight = stack(problem, head.labels[rows], head.probe.outputs, margins[rows])
+            scale_head(prepared.model, share)
+    words, tables = words.weighing(weight, prepared.tables)
+    return replace(prepared, words=words, tables=tables)
 
 
 def _cache_states(recipe: Recipe, prepared: Prepared, splits: Sequence[str]) -> None:
