@@ -96,10 +96,16 @@ def test_a_finished_sweep_prints_its_table_and_repeats_nothing(finished, cli):
     result = cli("sweep", finished.path)
     assert result.code == 0
     assert saved(finished.folder) == before
-    header, lora, prefix, *_ = result.out.splitlines()
+    header, lora, prefix, *baselines = result.out.split("\n\n")[0].splitlines()
     assert header.split("  ")[0] == "variant"
     assert (lora.split()[0], prefix.split()[0]) == ("lora", "prefix-tuning")
     assert "±" in lora
+    assert [line.split("  ")[0] for line in baselines] == ["majority (baseline)", "tf-idf (baseline)"]
+    files = [path.parent for path in finished.folder.glob("lora/*/baselines.parquet")]
+    (measured,) = files  # the selected candidate of the first variant, its first seed
+    values = json.loads((measured / "run.json").read_text())
+    assert f"{values['baselines']['tf-idf']['test']['f1_macro']:.4f}" in baselines[1]
+    assert not list(finished.folder.glob("prefix-tuning/*/baselines.parquet"))
     assert "6 of 6 runs done" in result.err
 
 

@@ -12,6 +12,7 @@ def test_a_run_leaves_adapter_record_and_predictions(finished, record):
     assert values["status"] == "finished"
     assert sorted(path.name for path in finished.iterdir()) == [
         "adapter",
+        "baselines.parquet",
         "errors.json",
         "predictions.parquet",
         "run.json",

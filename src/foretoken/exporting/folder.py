@@ -12,6 +12,7 @@ from foretoken import __version__
 from foretoken.data.problems import MULTI_LABEL, REGRESSION
 from foretoken.errors import AdapterError
 from foretoken.exporting.graph import IDS, MASK, TYPES, reads_types
+from foretoken.exporting.words import OFFSET_CODE
 from foretoken.files import JsonObject, write_text
 from foretoken.inference.predictor import Predictor
 from foretoken.options import to_dict
@@ -97,8 +98,10 @@ def write_readme(path: Path, predictor: Predictor, *, target: str) -> None:
     """Write the lines of Python that run the folder."""
     imports, model, run = _RUNS[target]
     load = f'tokenizer, model = Tokenizer.from_file("tokenizer.json"), {model}'
+    counting = [] if predictor.words is None else ["import re", "from collections import Counter"]
     lines = [
         "import json",
+        *counting,
         "from pathlib import Path",
         "import numpy as np",
         *imports,
@@ -106,6 +109,7 @@ def write_readme(path: Path, predictor: Predictor, *, target: str) -> None:
         "",
         load,
     ]
+    lines += [] if predictor.words is None else [OFFSET_CODE]
     lines += [*_about_lines(predictor), *_call_lines(predictor, run)]
     _write(
         path,
@@ -182,20 +186,31 @@ def _about_lines(predictor: Predictor, of: str = "") -> list[str]:
     ]
 
 
+def _texts(predictor: Predictor) -> str:
+    return '[("one text", "and its second one")]' if predictor.problem.pairs else '["one text", "and another one"]'
+
+
 def _found_line(predictor: Predictor) -> str:
-    texts = '[("one text", "and its second one")]' if predictor.problem.pairs else '["one text", "and another one"]'
-    return f"found = tokenizer.encode_batch({texts})"
+    return f"found = tokenizer.encode_batch({_texts(predictor)})"
 
 
 def _call_lines(predictor: Predictor, run: str) -> list[str]:
     """Return the lines that tokenise, run and answer."""
     names = _read_line(predictor)
+    words = predictor.words is not None
+    if predictor.chunks is None and words:
+        whole = '" [SEP] ".join(x)' if predictor.problem.pairs else "x"
+        found = [f"texts = {_texts(predictor)}", "found = tokenizer.encode_batch(texts)"]
+        logits = f"logits = {run}[0] + np.array([offset({whole}) for x in texts])"
+        return [names, *found, logits, *_scaled_lines(predictor)]
     if predictor.chunks is None:
         return [names, _found_line(predictor), *_answer_lines(predictor, run)]
     pool, most = predictor.chunks.pool, predictor.chunks.at_most
     kept = "" if most is None else f"[:{most}]"
-    whole = ['first = tokenizer.encode("a text of any length")', f"found = [first, *first.overflowing]{kept}"]
-    return [names, *whole, f"logits = {run}[0].{pool}(axis=0)", *_scaled_lines(predictor)]
+    cut = ['text = "a text of any length"', "first = tokenizer.encode(text)"]
+    cut += [f"found = [first, *first.overflowing]{kept}"]
+    logits = f"logits = {run}[0].{pool}(axis=0, keepdims=True)" + " + offset(text)" * words
+    return [names, *cut, logits, *_scaled_lines(predictor)]
 
 
 def _answer_lines(predictor: Predictor, run: str) -> list[str]:
@@ -208,18 +223,18 @@ def _answer_lines(predictor: Predictor, run: str) -> list[str]:
 
 
 def _scaled_lines(predictor: Predictor) -> list[str]:
-    """Return the lines from pooled logits (C,) to an answer."""
+    """Return the lines from logits (B, C) to answers."""
     if not predictor.problem.has_probabilities:
         return ["print(logits.tolist())"]
     scaling = predictor.scaling
     weight, bias = ((1.0,), (0.0,)) if scaling is None else (scaling.weight, scaling.bias)
     numbers = f"weight, bias = np.array({list(weight)}), np.array({list(bias)})"
     if predictor.problem.name == MULTI_LABEL:
-        made = ["probabilities = 1 / (1 + np.exp(-(logits * weight + bias)))[None]"]
+        made = ["probabilities = 1 / (1 + np.exp(-(logits * weight + bias)))"]
     else:
         made = [
-            "scores = np.exp((logits - np.logaddexp.reduce(logits)) * weight + bias)",
-            "probabilities = (scores / scores.sum())[None]",
+            "scores = np.exp((logits - np.logaddexp.reduce(logits, axis=1, keepdims=True)) * weight + bias)",
+            "probabilities = scores / scores.sum(axis=1, keepdims=True)",
         ]
     return [numbers, *made, *_decided_lines(predictor)]
 

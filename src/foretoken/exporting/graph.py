@@ -95,9 +95,9 @@ class SharedGraph(nn.Module):
 
 
 def make_graph(predictor: Predictor) -> Graph:
-    """Return the graph of a loaded model; logits of chunks and tags are left to whoever pools and reads them."""
+    """Return the graph of a loaded model; to logits of chunks, of tags and beside words, others add what is missing."""
     problem = predictor.problem
-    whole = problem.has_probabilities and predictor.chunks is None
+    whole = problem.has_probabilities and predictor.chunks is None and predictor.words is None
     scaling = problem.targets if isinstance(problem, Regression) else predictor.scaling
     link: Link = "sigmoid" if problem.name == MULTI_LABEL else "softmax"
     graph = Graph(predictor.model, scaling, has_probabilities=whole, link=link)

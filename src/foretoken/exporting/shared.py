@@ -59,6 +59,8 @@ def export_shared(sources: Sequence[Path], folder: Path, load: Callable[[Path], 
     answers, expected = dict[str, JsonObject](), dict[str, list[Inputs]]()
     for name, source in zip(names, sources, strict=True):
         predictor = first if source is sources[0] else load(source)
+        if predictor.words is not None:
+            raise AdapterError(f"{source} has words beside the model, which no adapter's file holds; export it alone")
         own = graph if predictor is first else make_graph(predictor)
         check_alike(source, predictor, own, first, graph)
         write_adapter(folder / ADAPTERS / f"{name}{SUFFIX}", adapter_tensors(own))

@@ -14,6 +14,7 @@ from foretoken.exporting.checking import Run, check, differences, expected_of
 from foretoken.exporting.folder import CONFIG, README, TOKENIZER, config_of, input_names, write_readme, write_tokenizer
 from foretoken.exporting.graph import Graph, make_graph, samples, traced
 from foretoken.exporting.onnx_file import OPSET, check_onnx, run_onnx, session_of, to_int8, write_onnx
+from foretoken.exporting.words import write_words
 from foretoken.files import write_json
 from foretoken.inference.predictor import Predictor, load_for_inference
 
@@ -47,6 +48,8 @@ def export_one(predictor: Predictor, folder: Path, to: Target, *, int8: bool) ->
         BackboneError: there is no such graph of the model.
     """
     write_tokenizer(predictor, folder / TOKENIZER)
+    if predictor.words is not None:
+        write_words(predictor.words, predictor.problem, folder)
     difference = write_graph(predictor, folder / FILES[to], to, int8=int8)
     more = {"opset": OPSET} if to == "onnx" else {}
     write_json(

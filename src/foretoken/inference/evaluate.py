@@ -17,13 +17,15 @@ from foretoken.files import JsonObject, atomic_file
 from foretoken.inference.any_predictor import AnyPredictor, load_predictor, posed, predict_table
 from foretoken.metrics.classification import class_scores, confusion
 from foretoken.metrics.table import positive_of
+from foretoken.training.baseline.options import is_baseline
 from foretoken.training.recipe.recipe import Recipe, as_begun, checked
 from foretoken.training.run import record as records
+from foretoken.training.run.baselines import add_baselines
 from foretoken.training.run.fingerprint import of_data, refuse_changes
 from foretoken.training.run.folder import PREDICTIONS, held
 from foretoken.training.run.intervals import bootstrap_intervals, calibration_intervals
 from foretoken.training.run.model_card import write_model_card
-from foretoken.training.run.prepare import beginnings_of
+from foretoken.training.run.prepare import beginnings_of, problem_of
 from foretoken.training.run.results import Fitted, Prediction, measures, prediction_of, write_errors
 from foretoken.training.tokens.encode import describe
 from foretoken.training.trainer.progress import predicting
@@ -101,7 +103,8 @@ def _measure_test(recipe: Recipe, *, accept_changed: bool) -> JsonObject:
         raise ConfigError(f"{recipe.run_folder} holds no finished run; train it first")
     if "test" in record:
         return record
-    test = load_data(records.data_as_begun(recipe.data, record)).splits["test"]
+    data = load_data(records.data_as_begun(recipe.data, record))
+    test = data.splits["test"]
     refuse_changes(recipe.run_folder, record.get("fingerprint"), of_data({"test": test}), accept=accept_changed)
     precision = as_begun(recipe, record["recipe"]).training.precision
     predictor = load_predictor(recipe.run_folder, precision=precision, accept_changed=accept_changed)
@@ -119,6 +122,9 @@ def _measure_test(recipe: Recipe, *, accept_changed: bool) -> JsonObject:
     scaling = record.get("scaling", {}) | found.pop("scaling", {})
     if recipe.save_errors:
         write_errors(recipe.run_folder, {"test": outcome}, {"test": beginnings_of(test)})
+    if recipe.baselines and not is_baseline(recipe.method):
+        decided = {"test": outcome.deciding(fitted)}
+        found |= add_baselines(recipe, problem_of(recipe, data), data, decided)
     whole = records.RunRecord(recipe.run_folder, record)
     whole.update(**found, **({"scaling": scaling} if scaling else {}))
     write_model_card(recipe.run_folder, whole.values)

@@ -17,6 +17,7 @@ from foretoken.inference.any_predictor import AnyPredictor, BaselinePredictor, a
 from foretoken.inference.attributions import ExplainOptions, ReadDocument, Scores, integrated_gradients
 from foretoken.inference.passages import Scored, passages_of, words_of
 from foretoken.inference.predictor import Predictor, refuse_unusable_texts
+from foretoken.training.baseline.tfidf import Tfidf
 from foretoken.training.problems.base import Problem
 from foretoken.training.problems.classification import TextProblem
 from foretoken.training.tokens.places import SPECIAL, PlacedTokens, Span, place_tokens
@@ -133,12 +134,12 @@ def check_explainable(predictor: AnyPredictor, label: str | None) -> None:
 def explain_answer(
     predictor: AnyPredictor, answer: Answer, text: str, pair: str | None, options: ExplainOptions
 ) -> Answer:
-    """Return ``by``, ``evidence``, and where there are any ``chunks`` and the gradients' ``delta``, of an answer."""
+    """Return ``by``, ``evidence``, and where there are any ``chunks``, ``words`` and the gradients' ``delta``."""
     texts = [text] if pair is None else [text, pair]
     targets = _targets(predictor.problem, answer, options.label)
     kind = GRADIENTS  # where no label is answered
     if isinstance(predictor, BaselinePredictor):
-        kind, found = TERM_WEIGHTS, [term_evidence(predictor, texts, *target) for target in targets]
+        kind, found = TERM_WEIGHTS, [term_evidence(predictor.baseline, texts, *target) for target in targets]
     else:
         found = model_evidence(predictor, place_tokens(text, pair, predictor.settings), targets, options)
     told: Answer = {"by": found[0].kind if found else kind, "evidence": []}
@@ -150,6 +151,11 @@ def explain_answer(
             told.setdefault("chunks", []).extend(_told(item.chunks, texts, item.label, options.top))
         if item.delta is not None:
             told["delta"] = max(told.get("delta", 0.0), item.delta, key=abs)
+    if isinstance(predictor, Predictor) and predictor.words is not None:
+        beside = [term_evidence(predictor.words, texts, *target) for target in targets]
+        told["words"] = [
+            piece for it in beside for piece in _told(words_of(it.tokens, texts), texts, it.label, options.top)
+        ]
     return told
 
 
@@ -189,9 +195,9 @@ def by_gradients(
     return scores, delta
 
 
-def term_evidence(predictor: BaselinePredictor, texts: Sequence[str], label: str | None, target: int) -> Evidence:
-    """Return what each word adds to a logit of the tf-idf baseline: exactly weight x value of its terms."""
-    tokens = [Scored(Span(*place), score) for place, score in predictor.baseline.contributions(texts, target)]
+def term_evidence(model: Tfidf, texts: Sequence[str], label: str | None, target: int) -> Evidence:
+    """Return what each word adds to a logit of TF-IDF: exactly weight x value of its terms."""
+    tokens = [Scored(Span(*place), score) for place, score in model.contributions(texts, target)]
     return Evidence(TERM_WEIGHTS, tokens, label)
 
 

@@ -14,6 +14,7 @@ from foretoken.inference.predictor import load_for_inference
 from foretoken.outputs import check_new_folder
 from foretoken.sentence_encoders import POOLING
 from foretoken.training.saved_folder import adapter_folder
+from foretoken.training.words import FOLDER as WORDS
 from foretoken.tuner.fuse import fuse
 
 
@@ -32,7 +33,7 @@ def fuse_folder(
         raise AdapterError(f"{source} holds a whole model, not an adapter; there is nothing to fuse")
     with atomic_directory(output) as temporary:
         saved = adapter_folder(source)
-        for file in (*saved.iterdir(), saved / POOLING):
+        for file in (*saved.iterdir(), *(saved / WORDS).glob("*"), saved / POOLING):
             if file.is_file() and not file.name.startswith("adapter_"):
                 place = temporary / file.relative_to(saved)
                 place.parent.mkdir(exist_ok=True)

@@ -31,7 +31,7 @@ from foretoken.methods.base import ForetokenConfig
 from foretoken.metrics.decision import Decision
 from foretoken.metrics.scaling import Scaling
 from foretoken.quiet import quiet_transformers
-from foretoken.training.baseline.tfidf import VOCABULARY
+from foretoken.training.baseline.tfidf import VOCABULARY, Tfidf, texts_of
 from foretoken.training.model.load import (
     head_options,
     load_tokenizer,
@@ -47,8 +47,9 @@ from foretoken.training.run.fingerprint import of_model
 from foretoken.training.saved_folder import EXPECTED, adapter_folder
 from foretoken.training.tokens.batches import by_length
 from foretoken.training.tokens.batches import cut as cut_by_length
-from foretoken.training.tokens.encode import EncodeSettings, Truncation, token_rules
+from foretoken.training.tokens.encode import OFFSET, EncodeSettings, Truncation, token_rules
 from foretoken.training.tokens.new_tokens import has_trained_rows, match_vocabulary
+from foretoken.training.words import load_words
 from foretoken.tuner import check_lora, use_fast_attention  # registers our methods with peft on the way
 
 if TYPE_CHECKING:
@@ -66,6 +67,7 @@ class Predictor:
         columns: what the columns were called in the training data, by the names of the recipe's keys.
         scaling: of the probabilities, fitted on the validation documents of training; None where none was.
         unscaled_decision: what is answered for the probabilities without the scaling.
+        words: TF-IDF whose logits are added to the model's; None where it was trained without.
     """
 
     model: PreTrainedModel | PeftModel
@@ -78,6 +80,7 @@ class Predictor:
     scaling: Scaling | None = None
     unscaled_decision: Decision | None = None
     precision: str = "fp32"
+    words: Tfidf | None = None
 
     @property
     def source(self) -> str:
@@ -181,6 +184,8 @@ def predict_rows(
     """
     columns, truncation = predictor.problem.encode(table, predictor.settings)
     columns.pop("labels", None)
+    if predictor.words is not None:
+        columns[OFFSET] = predictor.words.logits(texts_of(table)).tolist()
     lengths = columns["length"]
     found: list[Any] = [None] * len(lengths)
     for rows in _batches(lengths, batch_size, tokens_per_batch):
@@ -264,8 +269,8 @@ def _load_adapter(
         model = PeftModel.from_pretrained(base, str(folder))
         check_adapter(model, weights, random=random)
     if shared is not None:
-        return _ready(model, shared.tokenizer, card, problem)
-    return _ready(model, tokenizer or load_tokenizer(str(folder), base.config), card, problem)
+        return _ready(folder, model, shared.tokenizer, card, problem)
+    return _ready(folder, model, tokenizer or load_tokenizer(str(folder), base.config), card, problem)
 
 
 def _load_model(folder: Path) -> Predictor:
@@ -276,7 +281,7 @@ def _load_model(folder: Path) -> Predictor:
         model, info = load_whole(folder, problem)
         _check_whole(info, card)
         check_model(model, files)
-    return _ready(model, load_tokenizer(str(folder), model.config), card, problem)
+    return _ready(folder, model, load_tokenizer(str(folder), model.config), card, problem)
 
 
 def _check_whole(info: Mapping[str, Iterable[str]], card: Card) -> None:
@@ -307,7 +312,11 @@ def _check_head(problem: Problem, own: list[str]) -> None:
 
 
 def _ready(
-    model: PreTrainedModel | PeftModel, tokenizer: PreTrainedTokenizerBase, card: Card, problem: Problem | None
+    folder: Path,
+    model: PreTrainedModel | PeftModel,
+    tokenizer: PreTrainedTokenizerBase,
+    card: Card,
+    problem: Problem | None,
 ) -> Predictor:
     use_fast_attention(model)  # adapters of foretoken's bring it along; LoRA and whole models do not
     config: Any = model.config
@@ -327,6 +336,7 @@ def _ready(
         max_tokens=card.recipe.max_tokens,
         scaling=card.scaling,
         unscaled_decision=card.unscaled_decision,
+        words=load_words(folder, problem) if card.recipe.words else None,
     )
 
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import warnings
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any, Literal, TypeAlias, get_args
 
@@ -19,6 +19,7 @@ Numbers: TypeAlias = NDArray[np.float64]
 CONFIDENCE = 0.95
 # Values whose spread is this small beside them differ by rounding alone; scipy divides by such a spread.
 _ROUNDING = 1e-12
+_AT_ONCE = 2_000_000  # counts in memory
 
 
 @dataclass(frozen=True)
@@ -149,6 +150,15 @@ def paired_bootstrap(a: ArrayLike, b: ArrayLike, *, samples: int = 10_000, seed:
     tolerance = _ROUNDING * max(1.0, float(np.abs(drawn).max()))  # equal sums may differ by their order
     extreme = np.abs(drawn - observed) >= abs(observed) - tolerance
     return Bootstrap(observed, float((1 + extreme.sum()) / (1 + samples)), float(lower), float(upper), samples)
+
+
+def row_counts(rows: int, samples: int, generator: np.random.Generator) -> Iterator[NDArray[np.int64]]:
+    """Yield how often each of n rows is drawn, with replacement, (S, n), as many samples at once as memory is for."""
+    step = max(1, _AT_ONCE // rows)
+    for start in range(0, samples, step):
+        size = min(step, samples - start)
+        drawn = generator.integers(rows, size=(size, rows)) + rows * np.arange(size)[:, None]
+        yield np.bincount(drawn.ravel(), minlength=size * rows).reshape(size, rows)
 
 
 def expected_validation_performance(

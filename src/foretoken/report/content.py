@@ -11,6 +11,7 @@ from foretoken.report.render.table import Table
 from foretoken.report.runs.compare import SAMPLES, Comparison
 from foretoken.report.runs.folds import is_whole
 from foretoken.report.runs.groups import Results
+from foretoken.report.runs.verdicts import verdicts
 from foretoken.report.tables.classes import class_tables
 from foretoken.report.tables.matrices import ece_table, main_table, paper_table
 from foretoken.report.tables.origin import RecipeText, made_lines, recipe_texts
@@ -23,7 +24,7 @@ from foretoken.report.tables.task import (
     untested,
 )
 
-LEADING = ("parameters", "scores")  # the first of these that can be drawn stands at the top
+LEADING = ("verdict", "parameters", "scores")  # the first of these that can be drawn stands at the top
 _TESTS = (
     "Every two methods of a task and model are compared on test. Over seeds: Welch's t-test, not paired. "
     f"Over documents: the mean of the seeds on each document, documents drawn with replacement {SAMPLES:,} times. "
@@ -49,9 +50,10 @@ class Section:
 
 @dataclass(frozen=True)
 class Report:
-    """A whole report: what it answers with first, one picture and a line per task, then all else in sections."""
+    """A whole report: a verdict beside the baselines, one picture and a line per task, then all else in sections."""
 
     run_count: str
+    verdict: Sequence[str]
     summary: Sequence[str]
     picture: Drawn | None
     sections: Sequence[Section]
@@ -69,7 +71,8 @@ def compose(results: Results, comparisons: Sequence[Comparison], figures: Sequen
         Section("origin", "How it was made", lines=made_lines(results), recipes=recipe_texts(results)),
     ]
     kept = [one for one in sections if one.tables or one.figures or one.recipes]
-    return Report(counted(len(results.runs), "run folder"), summary_lines(results, comparisons), picture, kept)
+    said, summary = [one.sentence for one in verdicts(results)], summary_lines(results, comparisons)
+    return Report(counted(len(results.runs), "run folder"), said, summary, picture, kept)
 
 
 def tables_for_latex(results: Results) -> list[Table]:

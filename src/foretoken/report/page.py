@@ -22,7 +22,8 @@ def html(report: Report) -> str:
         lstrip_blocks=True,
     )
     environment.filters["drawing"] = Markup  # an SVG of ours: its texts are escaped by matplotlib
-    sections = [Section("summary", "Summary"), *report.sections]
+    first = [Section("verdict", "Verdict")] if report.verdict else []
+    sections = [*first, Section("summary", "Summary"), *report.sections]
     return environment.get_template("page.html").render(
         title=TITLE, generator=GENERATOR, version=__version__, report=report, sections=sections
     )

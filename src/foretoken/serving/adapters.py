@@ -25,10 +25,12 @@ from foretoken.inference.shared_base import SharedBase
 from foretoken.metrics.scaling import Scaling
 from foretoken.sentence_encoders import Pool, SentenceEncoder
 from foretoken.serving.bank import BASE
+from foretoken.training.baseline.tfidf import Tfidf
 from foretoken.training.problems import Problem, make_problem
 from foretoken.training.run.card import read_card
 from foretoken.training.saved_folder import adapter_folder
 from foretoken.training.tokens.encode import EncodeSettings, model_max_length, token_rules
+from foretoken.training.words import load_words
 from foretoken.tuner.bank.bank import AdapterInfo
 from foretoken.tuner.dimensions import takes_global_attention
 
@@ -54,6 +56,7 @@ class Adapter:
         is_owned: whether its folder goes when it is removed.
         pool: what vectors of texts are made with of their last states; None for an encoder-decoder, which has two.
         asks_for_global: the model is told which tokens see all others: those of the question (Longformer).
+        words: TF-IDF whose logits are added to the model's; None where it was trained without.
     """
 
     name: str
@@ -68,6 +71,7 @@ class Adapter:
     is_owned: bool = False
     pool: Pool | None = "mean"
     asks_for_global: bool = False
+    words: Tfidf | None = None
 
     @property
     def labels(self) -> tuple[str, ...]:
@@ -139,6 +143,7 @@ def read_adapter(name: str, key: str, folder: Path, base: SharedBase, info: Adap
         evidence=validation_of(folder, problem, card.scaling),
         pool=frozen.pool if embeds else frozen.pool and "mean",
         asks_for_global=answers and _asks_for_global(base),
+        words=load_words(adapter_folder(folder), problem) if card.recipe.words else None,
     )
 
 

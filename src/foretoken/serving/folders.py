@@ -12,13 +12,16 @@ from foretoken.errors import AdapterError, quoted
 from foretoken.files import atomic_directory, read_object
 from foretoken.inference.saved_weights import ADAPTER
 from foretoken.serving.bank import BASE
+from foretoken.training.baseline.tfidf import VOCABULARY, WEIGHTS
 from foretoken.training.run.card import CARD
 from foretoken.training.saved_folder import adapter_folder
+from foretoken.training.words import FOLDER as WORDS
 
 CONFIG = "adapter_config.json"
-WANTED = (CONFIG, ADAPTER, CARD)  # of an upload; everything else in it is left out
+TERMS = f"{WORDS}/{VOCABULARY}"
+WANTED = (CONFIG, ADAPTER, CARD, TERMS, f"{WORDS}/{WEIGHTS}")  # of an upload; everything else in it is left out
 MOST_BYTES = 2 * 10**9  # of an adapter's files
-_MOST_JSON = 4 * 2**20
+_MOST_JSON, _MOST_TERMS = 4 * 2**20, 64 * 2**20
 _DEEPEST = 50
 _MOST_FILES = 100
 _NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,127}")
@@ -54,15 +57,16 @@ def checked_folder(given: Path) -> Path:
     folder, size = adapter_folder(given), 0
     if not (folder / CONFIG).is_file():
         raise AdapterError(f"{given} holds no {CONFIG}; expected an adapter's folder, or that of a run with one")
-    for number, file in enumerate(sorted(folder.iterdir())):
+    for number, file in enumerate(sorted([*folder.iterdir(), *(folder / WORDS).glob("*")])):
+        name = file.relative_to(folder).as_posix()
         if number == _MOST_FILES:
             raise AdapterError(f"{folder} holds more than {_MOST_FILES} files; expected an adapter's folder")
         if file.is_symlink():
             raise AdapterError(f"{file} is a link, which is not followed; copy the file there")
-        if file.is_file() and (file.suffix == ".safetensors" or file.name in WANTED):
+        if file.is_file() and (file.suffix == ".safetensors" or name in WANTED):
             size += file.stat().st_size
-        if file.name in (CONFIG, CARD):
-            _check_json(file)
+        if name in (CONFIG, CARD, TERMS):
+            _check_json(file, _MOST_TERMS if name == TERMS else _MOST_JSON)
     if size > MOST_BYTES:
         raise AdapterError(f"{folder} has {size:,} bytes of tensors; at most {MOST_BYTES:,} are taken")
     return folder
@@ -77,6 +81,7 @@ def unpack(archive: IO[bytes], folder: Path, *, most_bytes: int = MOST_BYTES) ->
     try:
         with zipfile.ZipFile(archive) as found, atomic_directory(folder) as target:
             for name, item in _members(found, most_bytes).items():
+                (target / name).parent.mkdir(exist_ok=True)
                 with found.open(item) as source, (target / name).open("wb") as written:
                     _copy(source, written, item.file_size)
     except (zipfile.BadZipFile, NotImplementedError, RuntimeError, EOFError, ValueError) as error:
@@ -111,10 +116,10 @@ def _copy(source: IO[bytes], target: IO[bytes], size: int) -> None:
         target.write(part)
 
 
-def _check_json(file: Path) -> None:
+def _check_json(file: Path, most: int) -> None:
     size = file.stat().st_size
-    if size > _MOST_JSON:
-        raise AdapterError(f"{file} has {size:,} bytes; expected at most {_MOST_JSON:,}")
+    if size > most:
+        raise AdapterError(f"{file} has {size:,} bytes; expected at most {most:,}")
     deepest = _depth(read_object(file))
     if deepest > _DEEPEST:
         raise AdapterError(f"{file} is nested {deepest:,} levels deep; expected at most {_DEEPEST}")

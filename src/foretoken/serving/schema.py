@@ -106,11 +106,12 @@ class Piece(BaseModel):
 
 
 class Explained(Classified):
-    """The same with what it rests on; ``delta`` is what the scores leave unexplained of the logit."""
+    """The same with what it rests on; ``words`` are beside the model, ``delta`` is what scores leave of the logit."""
 
     by: str
     evidence: list[Piece]
     chunks: list[Piece] = []
+    words: list[Piece] = []
     delta: float | None = None
 
 

@@ -19,6 +19,7 @@ from foretoken.data.plain_table import PlainTable
 from foretoken.errors import DataError
 from foretoken.serving.adapters import CLASSIFIED, EMBEDDINGS, Adapter
 from foretoken.serving.errors import WrongTaskError
+from foretoken.training.baseline.tfidf import texts_of
 from foretoken.training.tokens.encode import TokenRow
 from foretoken.training.tokens.texts import encode_texts
 
@@ -138,9 +139,10 @@ class Classify:
             expected = "pairs of texts" if adapter.problem.pairs else "single texts"
             raise WrongTaskError(f"{adapter.name!r} was trained on {expected}")
         rows, tokens, truncated = read(adapter, document, self.max_tokens)
+        offset = _offset(adapter, document)
 
         def finish(results: list[Tensor]) -> Prediction:
-            logits = _pooled(adapter, results)
+            logits = _pooled(adapter, results) + offset
             outputs, _ = adapter.problem.decode(logits[None], None)
             if not adapter.problem.has_probabilities:
                 numbers = adapter.problem.to_json(outputs, PlainTable({}))[0]
@@ -212,6 +214,16 @@ def _check_tokens(document: Document, size: int | None) -> None:
     if not ids or min(ids) < 0 or max(ids) >= most:  # type: ignore[type-var,operator]
         wrong = next((number for number in ids if not 0 <= number < most), "none")  # type: ignore[operator]
         raise DataError(f"token numbers: got {wrong}, expected some, each from 0 to {most - 1:,}")
+
+
+def _offset(adapter: Adapter, document: Document) -> np.ndarray | float:
+    """Return what the words beside the model add to a document's logits."""
+    if adapter.words is None:
+        return 0.0
+    if not isinstance(document.text, str):
+        raise WrongTaskError(f"{adapter.name!r} reads words beside the model, which token numbers are not; send texts")
+    columns = {"text": [document.text]} | ({} if document.pair is None else {"text_pair": [document.pair]})
+    return adapter.words.logits(texts_of(PlainTable(columns)))[0].astype(np.float32)
 
 
 def _pooled(adapter: Adapter, results: list[Tensor]) -> np.ndarray:

@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import itertools
+import json
 import math
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
+from functools import cached_property
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -16,6 +18,7 @@ from foretoken.outputs import check_name
 from foretoken.sweeps.config import MOST_RUNS, Rule, SweepConfig, read_sweep_config
 from foretoken.sweeps.naming import axis_labels, candidate_name, digest, safe_name
 from foretoken.sweeps.space import FieldValues, Params, field_errors, number_in_stages, read_space, size_of
+from foretoken.training.baseline.options import is_baseline
 from foretoken.training.recipe.reading import apply_overrides
 from foretoken.training.recipe.recipe import Recipe, build_recipe, with_method_group
 
@@ -74,11 +77,25 @@ class SweepPlan:
             return list(error.errors)
         return []
 
+    @cached_property
+    def _with_baselines(self) -> set[str]:
+        """The names of the variants whose runs measure the baselines too: one for each data set."""
+        pairs = [(json.dumps(item.values.get("data"), sort_keys=True, default=str), item) for item in self.variants]
+        first = {data: item.name for data, item in reversed(pairs) if not is_baseline(_method(item))}
+        return set(first.values())
+
     def _values(self, variant: Variant, params: Values, seed: int, fold: int | None) -> Params:
         place = Path(self.config.folder, run_name(variant, params, seed, fold))
         own = {"training.seed": seed, "output": str(place.parent), "name": place.name}
         own |= {} if fold is None else {"data.fold": fold}
+        measures = variant.name in self._with_baselines and seed == variant.seeds[0]
+        own |= {} if measures else {"baselines": False}
         return apply_overrides(dict(variant.values), dict(params) | own)
+
+
+def _method(variant: Variant) -> Values:
+    method = variant.values.get("method")
+    return method if isinstance(method, Mapping) else {}
 
 
 def run_name(variant: Variant, params: Values, seed: int, fold: int | None = None) -> str:
@@ -164,7 +181,12 @@ def _axis(field: str, values: object, errors: Errors) -> list[tuple[str, str, ob
     twice = next((value for index, value in enumerate(values) if value in values[:index]), None)
     if twice is not None:
         errors.append(f"compare: {field}: {quoted(twice)} is given twice")
-    return [(field, label, value) for label, value in zip(axis_labels(values), values, strict=True)]
+    name = field.rpartition(".")[2]
+    labels = [
+        f"{name}={label}" if isinstance(value, bool) else label
+        for label, value in zip(axis_labels(values), values, strict=True)
+    ]
+    return [(field, label, value) for label, value in zip(labels, values, strict=True)]
 
 
 def _label_errors(field: str, labels: Iterable[object]) -> Iterator[str]:

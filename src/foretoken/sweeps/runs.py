@@ -6,7 +6,7 @@ import logging
 import traceback
 from collections.abc import Mapping
 from contextlib import suppress
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from datetime import datetime
 from pathlib import Path
 from typing import NamedTuple
@@ -18,7 +18,7 @@ from foretoken.options import is_number
 from foretoken.training.recipe.recipe import Recipe
 from foretoken.training.run import record as records
 from foretoken.training.run.folder import held, is_vacant
-from foretoken.training.run.record import RunRecord, checked_record
+from foretoken.training.run.record import RunRecord, baselines_in, checked_record
 
 log = logging.getLogger(__name__)
 WAITING, RUNNING, TRAINED, MEASURED = "waiting", "running", "trained", "measured"
@@ -39,6 +39,7 @@ class RunRow:
     test: Mapping[str, float] | None = None
     error: str | None = None
     positive: str = ""  # the class that its precision, recall and F1 are of
+    baselines: Mapping[str, Mapping[str, Mapping[str, float]]] = field(default_factory=dict)  # name -> split -> scores
 
 
 class Ending(NamedTuple):
@@ -107,7 +108,7 @@ def read_run(run: str, folder: Path, metric: str) -> tuple[RunRow, JsonObject | 
         said = f"the run has no validation metric {metric}; it has {', '.join(validation)}"
         return RunRow(run, FAILED, _seconds(record), error=said), record["recipe"]
     positive = positive_of(record["problem"], record.get("labels"))
-    row = RunRow(run, MEASURED, _seconds(record), validation, positive=positive)
+    row = RunRow(run, MEASURED, _seconds(record), validation, positive=positive, baselines=baselines_in(record))
     if test is not None:
         return replace(row, test=_numbers(test)), record["recipe"]
     state = TRAINED if failed is None else UNMEASURED

@@ -7,6 +7,7 @@ import io
 import logging
 import sys
 from collections.abc import Mapping, Sequence
+from statistics import fmean
 from types import TracebackType
 
 from rich import box
@@ -87,8 +88,13 @@ def progress_rows(statuses: Sequence[VariantStatus]) -> list[list[str]]:
 
 
 def result_rows(statuses: Sequence[VariantStatus]) -> list[list[str]]:
-    """Return a row per variant: the selected candidate and its results, as mean and deviation over the seeds."""
-    return [_result(item) for item in statuses]
+    """Return a row per variant: the selected candidate and its results, as mean and deviation over the seeds.
+
+    Below them are the baselines of the data, of folds the mean; of several data sets with a variant that is on each.
+    """
+    beside = [item for item in statuses if _baselines(item)]
+    rows = [row for item in beside for row in _baseline_rows(item, named=len(beside) > 1)]
+    return [*map(_result, statuses), *rows]
 
 
 def planned_rows(plan: SweepPlan, sizes: Mapping[str, int]) -> list[list[str]]:
@@ -154,6 +160,26 @@ def _result(item: VariantStatus) -> list[str]:
     seeds = "0" if test is None else str(len(test["seeds"]))
     shown = [mean_and_deviation(validation), mean_and_deviation(test), seeds]
     return [item.variant.name, name, named, *shown, _failed(item)]
+
+
+def _baselines(item: VariantStatus) -> list[RunRow]:
+    """Return the runs of the selected candidate that measured the baselines."""
+    return [row for row in item.selected.rows.values() if row.baselines] if item.selected else []
+
+
+def _baseline_rows(item: VariantStatus, *, named: bool) -> list[list[str]]:
+    rows, metric = _baselines(item), item.variant.metric
+    found = []
+    for name in dict.fromkeys(name for row in rows for name in row.baselines):
+        scores = [
+            [row.baselines[name][split].get(metric) for row in rows if name in row.baselines]
+            for split in ("validation", "test")
+        ]
+        known = [[score for score in of if score is not None] for of in scores]
+        shown = [f"{fmean(of):.4f}" if of else "-" for of in known]
+        called = f"{name} (baseline of {item.variant.name})" if named else f"{name} (baseline)"
+        found.append([called, "-", with_class(metric, item.positive), *shown, "-", "-"])
+    return found
 
 
 def _failed(item: VariantStatus) -> str:

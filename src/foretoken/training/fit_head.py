@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
 from foretoken.files import JsonObject
 from foretoken.training.linear_probe import LinearProbe, fit_probe, inner_folds
@@ -18,6 +18,7 @@ from foretoken.training.problems.base import Problem
 from foretoken.training.problems.classification import TextProblem
 from foretoken.training.tokens.batches import by_length, cut
 from foretoken.training.tokens.chunks import rows_at_once
+from foretoken.training.tokens.encode import OFFSET
 from foretoken.training.trainer.progress import progress_bar
 from foretoken.tuner.heads import linear_head, pooled_features
 
@@ -36,18 +37,18 @@ class HeadFit:
 
     Attributes:
         probe: the linear model.
-        documents: that it was fitted on.
+        labels: of the documents that it was fitted on, as the loss takes them.
         seconds: what that took, reading them included.
     """
 
     probe: LinearProbe
-    documents: int
+    labels: Tensor
     seconds: float
 
     def to_dict(self) -> JsonObject:
         """Return what a record says of it."""
         loss = self.probe.loss if np.isfinite(self.probe.loss) else None
-        values = {"documents": self.documents, "strength": self.probe.strength, "held_out_loss": loss}
+        values = {"documents": len(self.labels), "strength": self.probe.strength, "held_out_loss": loss}
         return values | {"seconds": round(self.seconds, 3)}
 
 
@@ -70,18 +71,28 @@ def fit_head(
         return None
     began = time.perf_counter()
     features, labels = read_features(model, tokenizer, problem, table, bf16=bf16)
-    groups = table["group"] if "group" in table.column_names else None
-    folds = inner_folds(_strata(labels), groups, seed=seed)
+    groups = table["group"] if "group" in table.column_names else [None] * len(table)
+    units = [group if group is not None else own for group, own in zip(groups, table["id"], strict=True)]
+    folds = inner_folds(_strata(labels), units, seed=seed)  # rarer documents may be there several times
     probe = fit_probe(features, labels, problem.loss, head.out_features, folds)
     with torch.no_grad():
         head.weight.copy_(probe.weight)
         head.bias.copy_(probe.bias)
-    fit = HeadFit(probe, len(features), time.perf_counter() - began)
+    fit = HeadFit(probe, labels, time.perf_counter() - began)
     log.info(
         "the head starts as the linear model of %d documents (C %g, loss of held-out ones %.4f), fitted in %.1f s",
-        *(fit.documents, probe.strength, probe.loss, fit.seconds),
+        *(len(labels), probe.strength, probe.loss, fit.seconds),
     )
     return fit
+
+
+def scale_head(model: nn.Module, share: float) -> None:
+    """Multiply the logits of a fitted head by a number."""
+    head = linear_head(model)
+    assert head is not None
+    with torch.no_grad():
+        head.weight.mul_(share)
+        head.bias.mul_(share)
 
 
 @torch.no_grad()
@@ -106,7 +117,7 @@ def read_features(
         for batch in batches:
             inputs = {name: value.to(device) for name, value in collate([table[row] for row in batch]).items()}
             given, owner = inputs.pop("labels"), inputs.pop("owner", None)
-            inputs.pop("offset", None)
+            inputs.pop(OFFSET, None)
             with torch.autocast(device.type, torch.bfloat16, enabled=bf16):
                 found = pooled_features(model, inputs, owner, rows=rows_at_once(inputs))
             for row, vector, label in zip(batch, found.float().cpu(), given.cpu(), strict=True):

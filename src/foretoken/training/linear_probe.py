@@ -78,17 +78,17 @@ def fit_probe(
     return LinearProbe(weight.T, bias - mean @ weight, strength, held, rows, found)
 
 
-def inner_folds(keys: Sequence[object], groups: Sequence[object] | None = None, *, seed: int = 0) -> list[list[int]]:
+def inner_folds(keys: Sequence[object], groups: Sequence[object], *, seed: int = 0) -> list[list[int]]:
     """Return the documents of each fold, such that every fold has about as many of each key; none if that cannot be.
 
     Of many documents there is the first fold alone. Those of one group are in one fold.
 
-    >>> [sorted(fold) for fold in inner_folds(["a", "a", "b", "b"])]
+    >>> [sorted(fold) for fold in inner_folds(["a", "a", "b", "b"], range(4))]
     [[0, 2], [1, 3]]
     """
     units: dict[object, list[int]] = {}
     for number in range(len(keys)):
-        units.setdefault(number if groups is None or groups[number] is None else (groups[number],), []).append(number)
+        units.setdefault(groups[number], []).append(number)
     order = np.random.default_rng(seed).permutation(len(units)).tolist() if seed else range(len(units))
     members = list(units.values())
     by_key = sorted((members[place] for place in order), key=lambda unit: str(keys[unit[0]]))

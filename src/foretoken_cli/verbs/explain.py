@@ -76,6 +76,9 @@ def _show(answer: dict[str, Any], text: str) -> None:
     for item in evidence:
         label = f"  {item['label']}" if "label" in item else ""
         say(f"  {item['score']:+.4f}{label}  {cut(' '.join(item['text'].split()), _WIDEST)}")
+    for item in answer.get("words", []):
+        label = f"  {item['label']}" if "label" in item else ""
+        say(f"  {item['score']:+.4f}{label}  {item['text']} (words)")
     if evidence and len(text) <= _LONGEST:
         label, least = evidence[0].get("label"), _MARKED * abs(evidence[0]["score"])
         large = [item for item in evidence if abs(item["score"]) >= least and item.get("label") == label]

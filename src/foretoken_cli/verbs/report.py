@@ -29,7 +29,7 @@ def run(words: Sequence[str]) -> int:
     from foretoken.report.write import PAGE, write_report
 
     report = write_report(options.folders, options.output, average=options.average)
-    for line in report.summary:
+    for line in (*report.verdict, *report.summary):
         say(line)
     say()
     say(options.output / PAGE)

@@ -5,12 +5,16 @@ from __future__ import annotations
 import traceback
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from typing import TYPE_CHECKING
 
 from foretoken.errors import ForetokenError
 from foretoken.options import Values, option
 from foretoken.processes import is_main_process
 from foretoken_cli.console import fail, say, table
 from foretoken_cli.parser import parse_known
+
+if TYPE_CHECKING:
+    from foretoken_cli.worth import SameSplits
 
 _SHOWN = {
     "classification": ("accuracy", "f1_macro", "ece"),
@@ -160,14 +164,19 @@ def _print(done: Sequence[tuple[str, Values]], *, searches: bool) -> None:
         for _, record in done if searches else ():
             _print_search(record)
         from foretoken.metrics.table import METRICS, positive_of, with_class
+        from foretoken_cli.worth import same_splits
 
         classes = dict.fromkeys(positive_of(record["problem"], record.get("labels")) for _, record in done)
         positive = " or ".join(filter(None, classes))
         names = _metrics([record for _, record in done])
         headings = [with_class(name, positive, METRICS[name].heading if name in METRICS else name) for name in names]
         header = ("method", "trainable %", *headings, "s/step")
-        table(header, [row for _, record in done for row in _rows(record, names)])
+        groups = list(same_splits([record for _, record in done]))
+        table(header, [row for group in groups for row in _group_rows(group, names)])
         say()
+        for sentence in filter(None, (group.sentence() for group in groups)):
+            say(sentence)
+            say()
         say(f"adapter, record and predictions: {', '.join(folder for folder, _ in done)}")
 
 
@@ -177,9 +186,20 @@ def _metrics(done: Sequence[Values]) -> list[str]:
     return [name for name in dict.fromkeys(names) if any(name in record["test"] for record in done)]
 
 
+def _group_rows(group: SameSplits, names: Sequence[str]) -> list[list[str]]:
+    """Return the rows of runs on the same splits, and below them those of their baselines."""
+    runs = [row for record in group.runs for row in _rows(record, names)]
+    return [
+        *runs,
+        *([f"{name} (baseline)", "", *_scores(of["test"], names), ""] for name, of in group.baselines.items()),
+    ]
+
+
 def _rows(record: Values, names: Sequence[str]) -> list[list[str]]:
     """Return the row of a run; of folds, that of all their documents together, and the mean over them."""
-    method = record["recipe"]["method"]["name"]
+    from foretoken.training.baseline.options import method_name
+
+    method = method_name(record["recipe"])
     if "over_folds" not in record:
         return [_row(record, method, record["test"], names)]
     means = {name: values["mean"] for name, values in record["over_folds"]["test"].items()}
@@ -192,9 +212,13 @@ def _row(record: Values, what: str, measured: Values, names: Sequence[str]) -> l
     return [
         what,
         f"{record['parameters']['percent']:.3f}",
-        *("" if measured.get(name) is None else f"{measured[name]:.4f}" for name in names),
+        *_scores(measured, names),
         "" if step is None else f"{step:.3f}",
     ]
+
+
+def _scores(measured: Values, names: Sequence[str]) -> list[str]:
+    return ["" if measured.get(name) is None else f"{measured[name]:.4f}" for name in names]
 
 
 def leading_words(words: Sequence[str]) -> tuple[list[str], list[str]]:

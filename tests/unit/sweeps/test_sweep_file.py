@@ -30,6 +30,17 @@ def test_every_combination_is_a_variant_with_its_own_recipe(write):
     assert recipe.run_folder.as_posix() == "sweeps/sweep/prefix-tuning-128/learning_rate=0.01-seed7"
 
 
+def test_the_baselines_are_measured_once_for_each_split(write):
+    method = ["tf-idf", "lora", "bitfit"]
+    plan = load_plan(write(compare={"method": method, "data.path": ["a.csv", "b.csv"]}, recipe__data={"folds": 2}))
+    runs = [(item, *repeat) for item in plan.variants for repeat in item.repeats]
+    having = [run for run in runs if plan.recipe(run[0], {}, *run[1:]).baselines]
+    expected = [(f"lora-{data}", 0, fold) for data in ("a.csv", "b.csv") for fold in (0, 1)]
+    assert [(item.name, seed, fold) for item, seed, fold in having] == expected
+    off = load_plan(write(recipe__baselines=False))
+    assert not off.recipe(off.variants[0], {}, 0).baselines
+
+
 def test_what_is_compared_may_be_given_names(write):
     named = {"low rank": {"name": "lora", "r": 2}, "lower": {"name": "lora", "r": 1}}
     first, second = load_plan(write(compare={"method": named})).variants

@@ -12,6 +12,7 @@ from foretoken.report.figures.epochs import calibration_error, learning_curves
 from foretoken.report.figures.search import expected_performance
 from foretoken.report.figures.selective_mask import selective_mask
 from foretoken.report.figures.svg import to_png, to_svg
+from foretoken.report.figures.verdict import beside_baselines
 from foretoken.report.figures.violins import document_lengths, scores
 
 if TYPE_CHECKING:
@@ -42,6 +43,12 @@ _AGAINST = (
 )
 
 FIGURES: dict[str, Figure] = {
+    "verdict": Figure(
+        "Beside the baselines",
+        "The method that is best by validation, the mean of its seeds, and what it has to beat on the same splits. "
+        "Bars: 95 % intervals over test documents (bootstrap). The sentence is of the difference, by document.",
+        beside_baselines,
+    ),
     "scores": Figure("Scores over seeds", f"Each point is one seed; a violin needs three. {_CHOSEN}", scores),
     "parameters": Figure(
         "Score against trained parameters",

@@ -22,8 +22,8 @@ SEEDS_OF_A_VIOLIN = 3  # fewer have no distribution to speak of
 
 @styled
 def scores(results: Results) -> Figure | None:
-    """Draw the score of every method over its seeds, a panel per task."""
-    panels = chosen_panels(results)
+    """Draw the score of every method over its seeds, a panel per task where any has several."""
+    panels = [panel for panel in chosen_panels(results) if any(len(panel.scores(group)) > 1 for group in panel.groups)]
     if not panels:
         return None
     most = max(len(panel.groups) for panel in panels)

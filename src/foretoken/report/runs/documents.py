@@ -93,7 +93,8 @@ def paired(one: Mapping[Key, float], other: Mapping[Key, float]) -> tuple[list[f
     return [one[key] for key in one], [other[key] for key in one]
 
 
-def _scores(table: pa.Table, measure: Measure) -> dict[Key, float] | str:
+def answers(table: pa.Table) -> dict[Key, tuple[Any, Any]] | str:
+    """Return label and prediction of every test document; or, in words, why there are none."""
     missing = [name for name in ("split", "id", "label", "prediction") if name not in table.column_names]
     if missing:
         return f"the predictions have no column {', '.join(missing)}"
@@ -103,7 +104,14 @@ def _scores(table: pa.Table, measure: Measure) -> dict[Key, float] | str:
     if len(set(keys)) < len(keys):
         return "a test document is in the predictions twice"
     pairs = zip(rows["label"].to_pylist(), rows["prediction"].to_pylist(), strict=True)
+    return dict(zip(keys, pairs, strict=True))
+
+
+def _scores(table: pa.Table, measure: Measure) -> dict[Key, float] | str:
+    found = answers(table)
+    if isinstance(found, str):
+        return found
     try:
-        return dict(zip(keys, [measure.of(label, prediction) for label, prediction in pairs], strict=True))
+        return {key: measure.of(label, prediction) for key, (label, prediction) in found.items()}
     except (TypeError, ValueError) as error:
         return f"the predictions are not of this kind of task ({error})"

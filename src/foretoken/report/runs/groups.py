@@ -19,7 +19,7 @@ from foretoken.report.scores import greater_is_better, heading
 
 T = TypeVar("T")
 MEAN, MEDIAN = "mean", "median"  # what tables show of the seeds
-_NOT_THE_RECIPE = ("name", "output", "protocol", "save_errors")  # where a run is kept, and what is said of it
+_NOT_THE_RECIPE = ("name", "output", "protocol", "save_errors", "baselines")  # where it is kept, what is said of it
 _NOT_THE_TRAINING = ("seed", "num_threads")
 
 

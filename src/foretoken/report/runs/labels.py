@@ -10,6 +10,7 @@ from typing import Any, NamedTuple
 
 from foretoken.data.options import FOLD_OPTIONS
 from foretoken.options import flatten, is_number
+from foretoken.training.baseline.options import method_name
 
 UNKNOWN = "unknown"
 
@@ -43,7 +44,7 @@ def labels_of(recipes: Sequence[Mapping[str, Any]], counted: Sequence[bool] | No
         [(task, _model_name(recipe), _model_options(recipe)) for task, recipe in zip(tasks, recipes, strict=True)],
         counted,
     )
-    chosen = [(str(_part(recipe, "method").get("name") or UNKNOWN), _part(recipe, "method")) for recipe in recipes]
+    chosen = [(method_name(recipe) or UNKNOWN, _part(recipe, "method")) for recipe in recipes]
     methods = _named([("", name, options) for name, options in chosen], counted)
     lines = _named([("", name, _without_numbers(options)) for name, options in chosen], counted)
     return [Labels(*names) for names in zip(tasks, models, methods, lines, strict=True)]

@@ -13,7 +13,8 @@ from foretoken.errors import DataError, printable
 from foretoken.report.runs.labels import UNKNOWN, Labels, data_name, labels_of
 from foretoken.report.runs.reading import check_accuracy, joined, read_json, read_predictions
 from foretoken.report.scores import PART
-from foretoken.training.run.folder import CHECKPOINTS, PREDICTIONS, RECORD, SAVED, is_set_aside
+from foretoken.training.baseline.options import method_name
+from foretoken.training.run.folder import BASELINES, CHECKPOINTS, PREDICTIONS, RECORD, SAVED, is_set_aside
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -34,6 +35,7 @@ _SHAPE: dict[str, Any] = {  # of a record as a run writes it, on which the rest 
     "best": {"metric": str},
     "epochs": [{"validation": {}}],
     "documents": {_ANY: {"length_quantiles": [float]}},
+    "baselines": {_ANY: {"validation": {}}},
     **{key: {_ANY: {}} for key in ("validation_parts", "test_parts")},
     **{key: {} for key in ("validation", "test", "parameters", "timings", "versions", "hardware")},
 }
@@ -75,8 +77,8 @@ class Run:
 
     @property
     def method(self) -> str:
-        """The name of the method."""
-        return str(self._recipe("method").get("name") or UNKNOWN)
+        """The name of the method, with what is beside it."""
+        return method_name(self.recipe) or UNKNOWN
 
     @property
     def label(self) -> str:
@@ -161,6 +163,17 @@ class Run:
         if self.problem in _RIGHT_OR_WRONG:
             for split in ("validation", "test"):
                 check_accuracy(table, split, self.scores(split).get("accuracy"))
+        return table
+
+    def baselines(self) -> pa.Table:
+        """Read what the baselines predict of the documents of the run.
+
+        Raises:
+            DataError: there is nothing of the kind, or it is not readable.
+        """
+        table = joined([read_predictions(part.folder / BASELINES) for part in self.parts])
+        if "baseline" not in table.column_names:
+            raise DataError(f"{BASELINES} has no column baseline")
         return table
 
     def predictions_error(self) -> str:

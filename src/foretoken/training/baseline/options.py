@@ -21,6 +21,16 @@ class TfidfOptions:
     C: float = option("strength of the data against that of the penalty on the weights", 1.0, above=0, at_most=1e6)
 
 
+def method_name(recipe: Values) -> str:
+    """Return what tables call the method of a recipe, as nested data: with what is beside it.
+
+    >>> method_name({"method": {"name": "lora"}, "words": True})
+    'lora + words'
+    """
+    name = str((recipe.get("method") or {}).get("name") or "")
+    return f"{name} + words" if name and recipe.get("words") else name
+
+
 def is_baseline(method: Values) -> bool:
     """Tell whether a recipe's method group names the baseline."""
     return method.get("name") == TF_IDF

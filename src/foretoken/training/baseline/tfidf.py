@@ -5,7 +5,8 @@ from __future__ import annotations
 import re
 from collections import Counter
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING, TypeGuard
 
@@ -22,7 +23,6 @@ from foretoken.metrics.scaling import fit_label_scaling, fit_temperature
 from foretoken.options import Errors, build, to_dict
 from foretoken.training.baseline.options import TfidfOptions
 from foretoken.training.problems import Classification, MultiLabel, Problem, Regression
-from foretoken.training.problems.metrics import probabilities_of
 
 if TYPE_CHECKING:
     from datasets import Dataset
@@ -61,14 +61,14 @@ class Tfidf:
 
     def logits(self, texts: Sequence[str]) -> Array:
         """Return logits [n, C], or predicted numbers [n, K] in standard deviations."""
-        return self.slope * _linear(self._vectorizer().transform(texts), self.weight, self.bias)
+        return self.slope * _linear(self._vectorizer.transform(texts), self.weight, self.bias)
 
     def contributions(self, texts: Sequence[str], target: int) -> list[tuple[tuple[int, int, int], float]]:
         """Return what the words of a text, or of a pair's two, add to a logit, and where they stand (begin, end, text).
 
         A term adds weight x value, shared among the words of its occurrences; all of them and the bias are the logit.
         """
-        vectorizer, whole = self._vectorizer(), _SEPARATOR.join(texts)
+        vectorizer, whole = self._vectorizer, _SEPARATOR.join(texts)
         values, words = vectorizer.transform([whole]), _words(vectorizer, whole)
         adds = dict(
             zip(values.indices.tolist(), self.slope * values.data * self.weight[target, values.indices], strict=True)
@@ -99,6 +99,7 @@ class Tfidf:
         )
         save_file({"idf": self.idf, "weight": self.weight, "bias": self.bias}, folder / WEIGHTS)
 
+    @cached_property
     def _vectorizer(self) -> TfidfVectorizer:
         vectorizer = new_vectorizer(self.options, vocabulary=list(self.terms))
         vectorizer.idf_ = self.idf
@@ -156,26 +157,46 @@ def fit(options: TfidfOptions, problem: Problem, train: Dataset, validation: Dat
     Raises:
         ConfigError: no term is in as many documents as the recipe asks for, or there is one label alone.
     """
+    model = fit_margins(options, problem, train)
+    if isinstance(problem, Regression):
+        return model
+    outputs, truth = problem.decode(model.logits(texts_of(validation)), None)[0], problem.labels_of(validation)
+    several = isinstance(problem, MultiLabel)
+    scaling = fit_label_scaling("temperature", outputs, truth) if several else fit_temperature(outputs, truth)
+    return replace(model, slope=scaling.weight[0])
+
+
+def fit_margins(
+    options: TfidfOptions,
+    problem: Problem,
+    train: Dataset,
+    *,
+    key: str = "method tf-idf",
+    remedy: str = "lower method.min_df",
+) -> Tfidf:
+    """Fit the linear model alone, whose slope is 1; ``key`` and ``remedy`` are what an error names.
+
+    Raises:
+        ConfigError: no term is in as many documents as the options ask for, or there is one label alone.
+    """
     vectorizer = new_vectorizer(options)
     try:
         x = vectorizer.fit_transform(texts_of(train))
     except ValueError as error:  # scikit-learn's word for it is an empty vocabulary
         raise ConfigError(
-            f"method tf-idf: no term is in {options.min_df} documents ({cut(str(error), 100)}); lower method.min_df"
+            f"{key}: no term is in {options.min_df} documents ({cut(str(error), 100)}); {remedy}"
         ) from error
     terms = tuple(vectorizer.get_feature_names_out().tolist())
     if isinstance(problem, MultiLabel):
         weight, bias = _svms(x, problem.labels_of(train), options.C)
-        margins = _linear(vectorizer.transform(texts_of(validation)), weight, bias)
-        scaling = fit_label_scaling("temperature", problem.decode(margins, None)[0], problem.labels_of(validation))
-        return Tfidf(options, terms, vectorizer.idf_, weight, bias, scaling.weight[0])
-    labels = np.asarray(train["label"])
-    if isinstance(problem, Regression):
-        return Tfidf(options, terms, vectorizer.idf_, *_ridge(x, problem.targets.standardised(labels), options.C))
-    weight, bias = _svm(x, labels, len(problem.labels), options.C)
-    margins = _linear(vectorizer.transform(texts_of(validation)), weight, bias)
-    slope = fit_temperature(probabilities_of(margins), np.asarray(validation["label"])).weight[0]
-    return Tfidf(options, terms, vectorizer.idf_, weight, bias, slope)
+    elif isinstance(problem, Regression):
+        weight, bias = _ridge(x, problem.targets.standardised(problem.labels_of(train)), options.C)
+    else:
+        labels = problem.labels_of(train)
+        if len(set(labels.tolist())) < 2:
+            raise ConfigError(f"{key}: the training documents have one label alone; expected two or more")
+        weight, bias = _svm(x, labels, len(problem.labels), options.C)
+    return Tfidf(options, terms, vectorizer.idf_, weight, bias)
 
 
 def load(folder: Path) -> Tfidf:
@@ -241,8 +262,6 @@ def _svm(x: csr_matrix, labels: Array, count: int, strength: float) -> tuple[Arr
     """
     from sklearn.svm import LinearSVC
 
-    if len(set(labels.tolist())) < 2:
-        raise ConfigError("method tf-idf: the training documents have one label alone; expected two or more")
     model = LinearSVC(C=strength, random_state=0).fit(x, labels)
     rows, bias = (
         (np.vstack([-model.coef_, model.coef_]), np.concatenate([-model.intercept_, model.intercept_]))

@@ -23,7 +23,7 @@ from foretoken.training.tokens.encode import (
     TokenColumns,
     Truncation,
     count_lengths,
-    label_tensor,
+    of_documents,
     padded,
 )
 from foretoken.training.tokens.texts import cut_pairs
@@ -145,4 +145,4 @@ class ChoiceCollator:
         starts = np.cumsum([0, *counts[:-1]]).tolist()
         numbers = [range(start, start + count) for start, count in zip(starts, counts, strict=True)]
         batch = self.padding([pair for row in rows for pair in row["sequences"]]) | {"pair": padded(numbers, FILL)}
-        return batch | ({"labels": label_tensor(rows)} if "labels" in rows[0] else {})
+        return batch | of_documents(rows)

@@ -15,11 +15,11 @@ from foretoken.data.problems import CLASSIFICATION
 from foretoken.metrics import classification_metrics
 from foretoken.metrics.decision import Decision, cost_weights, fit_weights
 from foretoken.training.problems.base import Collator, Inputs, Outputs, Problem, head_of
-from foretoken.training.problems.losses import PLAIN, LossOptions, class_loss
+from foretoken.training.problems.losses import PLAIN, LossOptions, at_least_float32, class_loss
 from foretoken.training.problems.metrics import probabilities_of
 from foretoken.training.recipe.recipe import DecisionOptions
 from foretoken.training.tokens.chunks import ChunkCollator, rows_at_once
-from foretoken.training.tokens.encode import EncodeSettings, PaddingCollator, TokenColumns, Truncation
+from foretoken.training.tokens.encode import OFFSET, EncodeSettings, PaddingCollator, TokenColumns, Truncation
 from foretoken.training.tokens.texts import encode_texts
 from foretoken.tuner.auxiliary import added_by_caller, with_auxiliary_loss
 from foretoken.tuner.heads import document_logits
@@ -49,21 +49,26 @@ class TextProblem(Problem):
         return ChunkCollator(PaddingCollator(int(tokenizer.pad_token_id)))
 
     def forward(self, model: nn.Module, inputs: Inputs) -> tuple[Tensor | None, Tensor]:
-        """Return the model's own loss and logits, or those of documents in several chunks, or with a loss of ours."""
-        if "owner" not in inputs and self.losses == PLAIN:
+        """Return the model's own loss and logits, or those of documents in several chunks, or with an offset.
+
+        A loss of ours is taken where the model's own is another, or not of these logits.
+        """
+        if not {"owner", OFFSET} & inputs.keys() and self.losses == PLAIN:
             return super().forward(model, inputs)
         read = dict(inputs)
-        owner, labels = read.pop("owner", None), read.pop("labels", None)
+        owner, labels, offset = (read.pop(name, None) for name in ("owner", "labels", OFFSET))
         with added_by_caller():
             if owner is None:
                 logits = model(**read).logits
             else:
                 logits = document_logits(model, read, owner, rows=rows_at_once(read))
-        return None if labels is None else with_auxiliary_loss(self.loss(logits.float(), labels), model), logits
+        if offset is not None:
+            logits = logits + offset
+        return None if labels is None else with_auxiliary_loss(self.loss(logits, labels), model), logits
 
     def loss(self, logits: Tensor, labels: Tensor) -> Tensor:
         """Return the mean loss of logits (B, C)."""
-        return class_loss(logits, labels, self.losses)
+        return class_loss(at_least_float32(logits), labels, self.losses)
 
 
 @dataclass(frozen=True)

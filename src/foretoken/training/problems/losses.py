@@ -5,13 +5,17 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Literal
+from typing import TYPE_CHECKING, Literal
 
 import torch
 from torch import Tensor
 from torch.nn import functional as F  # noqa: N812 - the name that PyTorch's own code uses
 
+from foretoken.data.problems import CLASSIFICATION, MULTI_LABEL
 from foretoken.errors import ConfigError, did_you_mean, quoted
+
+if TYPE_CHECKING:
+    from datasets import Dataset
 
 MOST_REPEATS = 20  # of a document, where rare classes are drawn more often
 
@@ -30,6 +34,11 @@ class LossOptions:
 
 
 PLAIN = LossOptions()
+
+
+def at_least_float32(values: Tensor) -> Tensor:
+    """Return float64 as it is, and anything else as float32."""
+    return values if values.dtype == torch.float64 else values.float()
 
 
 def class_loss(logits: Tensor, labels: Tensor, options: LossOptions) -> Tensor:
@@ -64,6 +73,13 @@ def label_loss(logits: Tensor, labels: Tensor, options: LossOptions) -> Tensor:
     losses = F.binary_cross_entropy_with_logits(logits, labels, pos_weight=weights, reduction="none")
     right = torch.where(labels > 0, logits, -logits).sigmoid()
     return ((1 - right) ** options.focal_gamma * losses).mean()
+
+
+def class_rows(table: Dataset, problem: str) -> list[list[int]]:
+    """Return the numbers of the classes of every row; none where the problem has no classes of whole texts."""
+    if problem == CLASSIFICATION:
+        return [[number] for number in table["label"]]
+    return list(table["labels"]) if problem == MULTI_LABEL else []
 
 
 def class_weights(

@@ -18,7 +18,7 @@ from foretoken.metrics.decision import cost_thresholds, fit_thresholds
 from foretoken.metrics.multi_label import multi_label_metrics, sigmoid
 from foretoken.training.problems.base import Collator, Inputs, Outputs, head_of
 from foretoken.training.problems.classification import TextProblem
-from foretoken.training.problems.losses import label_loss
+from foretoken.training.problems.losses import at_least_float32, label_loss
 from foretoken.training.tokens.encode import EncodeSettings, TableRow, TokenColumns, Truncation
 
 _SHOWN = 0.5  # without thresholds of its own a label is answered from this probability on
@@ -78,7 +78,8 @@ class MultiLabel(TextProblem):
 
     def loss(self, logits: Tensor, labels: Tensor) -> Tensor:
         """Return the mean binary cross-entropy of logits (B, L)."""
-        return label_loss(logits, labels.to(logits), self.losses)
+        logits = at_least_float32(logits)
+        return label_loss(logits, labels.to(logits.dtype), self.losses)
 
     def decode(self, logits: np.ndarray, labels: np.ndarray | None) -> tuple[Outputs, Outputs]:
         """Return probabilities [n, L], and labels 0 and 1 [n, L]."""

@@ -15,6 +15,7 @@ from foretoken.errors import ConfigError, quoted
 from foretoken.metrics.regression import TargetScale, regression_metrics
 from foretoken.training.problems.base import Outputs, head_of
 from foretoken.training.problems.classification import TextProblem
+from foretoken.training.problems.losses import at_least_float32
 from foretoken.training.tokens.encode import EncodeSettings, TokenColumns, Truncation
 
 
@@ -56,7 +57,8 @@ class Regression(TextProblem):
 
     def loss(self, logits: Tensor, labels: Tensor) -> Tensor:
         """Return the mean squared error of pooled outputs (B, K)."""
-        return nn.functional.mse_loss(logits.reshape(labels.shape), labels.to(logits))
+        logits = at_least_float32(logits)
+        return nn.functional.mse_loss(logits.reshape(labels.shape), labels.to(logits.dtype))
 
     def decode(self, logits: np.ndarray, labels: np.ndarray | None) -> tuple[Outputs, Outputs]:
         """Return the predicted numbers [n], or [n, K] of several targets; the right ones are in the table alone."""

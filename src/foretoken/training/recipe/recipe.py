@@ -305,6 +305,11 @@ class Recipe:
         "always transformers' own",
         AUTO,
     )
+    words: bool = option(
+        "add to the logits those of TF-IDF of the whole text, weighed on training documents that it was not fitted on; "
+        "classification, several labels and regression",
+        False,
+    )
     generation: GenerationOptions | None = option("how texts are generated; for data that have such texts", None)
     question_answering: QuestionOptions | None = option(
         "how answers are looked for; for data with questions about contexts", None
@@ -330,6 +335,9 @@ class Recipe:
         "for confidential documents",
         True,
     )
+    baselines: bool = option(
+        "measure the commonest answer and TF-IDF on the same splits too, and say whether training was worth it", True
+    )
     ece_bins: int = option("bins of the expected calibration error", 15, at_least=1, at_most=MOST_BINS)
     auto: list[str] = option("keys that were `auto`, whatever they hold by now", factory=list, internal=True)
     _is_checked: ClassVar[bool] = False
@@ -349,7 +357,8 @@ class Recipe:
         """Name of a run that was given none: the same recipe always gets the same one."""
         fold = "" if self.data.fold is None else f"-fold{self.data.fold}"
         start = "" if self.start_from is None else f"-from-{Path(self.start_from).resolve().name}"
-        return plain_name(f"{_data_name(self.data)}-{self.method['name']}-seed{self.training.seed}{fold}{start}")
+        words = "-words" if self.words else ""
+        return plain_name(f"{_data_name(self.data)}-{self.method['name']}{words}-seed{self.training.seed}{fold}{start}")
 
 
 def decision_rule(recipe: Recipe, problem: str) -> DecisionOptions | None:
@@ -478,6 +487,8 @@ def _name_errors(values: Values) -> Errors:
         errors += tfidf_errors(method) if is_baseline(method) else method_errors(method)
         if is_baseline(method) and values.get("start_from") is not None:
             errors.append("start_from: method tf-idf is fitted anew; leave it out")
+        if is_baseline(method) and values.get("words") is True:
+            errors.append("words: method tf-idf is made of them; leave it out")
     if isinstance(training, Mapping):
         metric, engine = training.get("metric"), training.get("attention_engine")
         errors += metric_errors(metric) if isinstance(metric, str) and metric != AUTO else []

@@ -48,6 +48,7 @@ class CardRecipe:
     lengthen: LengthenOptions | None = option("how the model was lengthened", None)
     max_tokens: int | None = option("tokens of a document at most", None, at_least=1, at_most=2**31)
     chunks: ChunkOptions | None = option("how documents beyond max_length are read; null: they are cut off", None)
+    words: bool = option("whether there is TF-IDF beside the model", False)
     head: HeadOptions | None = option("the head in the place of transformers' own", None)
     generation: GenerationOptions | None = option("how texts are generated", None)
     question_answering: QuestionOptions | None = option("how answers are looked for", None)

@@ -30,6 +30,7 @@ from foretoken.files import (
 log = logging.getLogger(__name__)
 RECORD = "run.json"
 PREDICTIONS = "predictions.parquet"
+BASELINES = "baselines.parquet"  # what the baselines predict of the same documents
 VALIDATION = "validation.parquet"  # their validation rows, beside the saved model: guarantees are fitted on them
 ERRORS = "errors.json"  # texts of the most confident errors of each split
 CHECKPOINTS = "checkpoints"

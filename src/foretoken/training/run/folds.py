@@ -19,6 +19,7 @@ from foretoken.outputs import refuse_foreign
 from foretoken.processes import is_main_process
 from foretoken.training.problems import Problem, make_problem
 from foretoken.training.recipe.recipe import Recipe, checked
+from foretoken.training.run.baselines import pooled_baselines
 from foretoken.training.run.folder import PREDICTIONS
 from foretoken.training.run.record import recipe_to_json
 from foretoken.training.run.train import train
@@ -63,8 +64,10 @@ def train_folds(recipe: Recipe, *, restart: bool = False, accept_changed: bool =
             raise ConfigError(f"{one.run_folder} has no test scores: a sweep trained it; choose another `name`")
     if not is_main_process():
         return records[0]
-    table = pooled_predictions([one.run_folder for one in fold_recipes(recipe)])
-    values = _result(recipe, records, pooled_scores(_problem(recipe, records[0]), table))
+    problem, folders = _problem(recipe, records[0]), [one.run_folder for one in fold_recipes(recipe)]
+    table = pooled_predictions(folders)
+    values = _result(recipe, records, pooled_scores(problem, table))
+    values |= pooled_baselines(recipe, problem, records, folders, table)
     with atomic_file(predictions) as temporary:
         pq.write_table(table, temporary)
     write_json(result, values)

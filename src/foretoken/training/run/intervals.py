@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -11,7 +11,7 @@ from numpy.typing import ArrayLike, NDArray
 from foretoken.metrics.calibration import CELLS, smooth_cells, smooth_errors, width_index
 from foretoken.metrics.checks import checked_predictions, top_class
 from foretoken.metrics.multi_label import label_bins
-from foretoken.metrics.statistics import CONFIDENCE
+from foretoken.metrics.statistics import CONFIDENCE, row_counts
 from foretoken.training.problems.multi_label import zeros_and_ones
 
 Counts = NDArray[np.int64]
@@ -80,7 +80,7 @@ def calibration_draws(
     sums = [csr_array((gap.ravel(), (rows, cells)), shape=(len(gap), size)) for cells, size in places]
     drawn = [
         [(counts @ matrix) / gap.size for matrix in sums]
-        for counts in _counts(len(gap), samples, np.random.default_rng(seed))
+        for counts in row_counts(len(gap), samples, np.random.default_rng(seed))
     ]
     binned, smooth = (np.concatenate(parts) for parts in zip(*drawn, strict=True))
     return {"ece": np.abs(binned).sum(axis=1), "smece": smooth_errors(smooth)}
@@ -117,15 +117,6 @@ def _doubts(outputs: Numbers, truth: NDArray[Any], n_bins: int) -> tuple[Numbers
         return outputs, truth - outputs, label_bins(outputs, n_bins)
     confidence, correct = top_class(*checked_predictions(outputs, truth))
     return confidence[:, None], (correct - confidence)[:, None], width_index(confidence, n_bins)
-
-
-def _counts(rows: int, samples: int, generator: np.random.Generator) -> Iterator[Counts]:
-    """Yield how often each document is drawn, (S, n), as many samples at once as memory is for."""
-    step = max(1, _AT_ONCE // rows)
-    for start in range(0, samples, step):
-        size = min(step, samples - start)
-        drawn = generator.integers(rows, size=(size, rows)) + rows * np.arange(size)[:, None]
-        yield np.bincount(drawn.ravel(), minlength=size * rows).reshape(size, rows)
 
 
 def _interval(values: NDArray[np.float64]) -> tuple[float, float]:
@@ -179,7 +170,7 @@ def _of_label_sets(
     )
     drawn = [
         (counts @ (right * answered), counts @ (right + answered))
-        for counts in _counts(len(labels), samples, generator)
+        for counts in row_counts(len(labels), samples, generator)
     ]
     hits, there = (np.concatenate(parts) for parts in zip(*drawn, strict=True))
     macro = (2 * hits / np.maximum(there, 1)).mean(axis=1)

@@ -22,6 +22,7 @@ from foretoken.files import JsonObject
 from foretoken.metrics.classification import best_and_worst, class_scores
 from foretoken.metrics.scaling import Scaling
 from foretoken.metrics.table import CALIBRATION, METRICS, metrics_of, positive_of, repeats_accuracy, with_class
+from foretoken.training.baseline.options import method_name
 from foretoken.training.problems import PROBLEMS, MultiLabel, Problem
 from foretoken.training.run.card import Card, read_card
 from foretoken.training.run.folder import PREDICTIONS, SAVED
@@ -105,6 +106,7 @@ def describe_run(run: Path, saved: Path, record: JsonObject) -> Described:
     sections = (
         *_data(recipe["data"], record, task),
         *_training(record),
+        *_words(record),
         *_results(record, split, intervals),
         *_classes(record, predicted),
         *_answers(card, predicted),
@@ -113,7 +115,7 @@ def describe_run(run: Path, saved: Path, record: JsonObject) -> Described:
         f'## Use from the command line\n\n`{PREDICT} "some text"` reads documents as in training: the same columns, '
         "length, chunks, head and scaling.",
     )
-    title = f"{recipe['method']['name']} of {bare_name(found.base_model)} on {_data_name(recipe['data'], task)}"
+    title = f"{method_name(recipe)} of {bare_name(found.base_model)} on {_data_name(recipe['data'], task)}"
     return replace(found, title=title, sections=sections, results=_evaluated(record, split, task, found))
 
 
@@ -189,6 +191,15 @@ def _training(record: JsonObject) -> Iterator[str]:
     yield f"## Training\n\n{share}\n\n{table(('', ''), rows)}"
 
 
+def _words(record: JsonObject) -> Iterator[str]:
+    if words := record.get("words"):
+        yield (
+            f"## Words\n\nThe logits of TF-IDF of the whole text ({words['terms']:,} terms) are added to the model's, "
+            f"with the weight {words['weight']:.3g}. The Python above is of the model alone; "
+            "`foretoken predict` adds them."
+        )
+
+
 def _results(record: JsonObject, split: str, intervals: Mapping[str, tuple[float, float]]) -> Iterator[str]:
     elsewhere, problem = metrics_of(CALIBRATION), record["problem"]
     values = {
@@ -221,10 +232,10 @@ def _shown(interval: tuple[float, float] | None) -> str:
 
 
 def _usage(card: Card) -> list[str]:
-    """Return the lines that answer as decided; none where the likeliest class is answered, and of chunks."""
+    """Return the lines that answer as decided; none where the likeliest class is answered, of chunks and words."""
     key = "decision" if card.scaling is None else "unscaled_decision"  # the model alone does not scale
     several, decision = card.problem == MULTI_LABEL, getattr(card, key)
-    if card.recipe.chunks is not None or not (several or decision):
+    if card.recipe.words or card.recipe.chunks is not None or not (several or decision):
         return []
     numbers = f'torch.tensor(card["{key}"]["{next(iter(decision.to_dict()))}"])' if decision else "0.5"
     texts = '"some text", "and its second one"' if card.pairs else '"some text"'

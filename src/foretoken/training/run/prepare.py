@@ -39,13 +39,15 @@ from foretoken.training.model.engine import use_attention
 from foretoken.training.model.load import base_model_folder, count_parameters, head_options, load_model, load_tokenizer
 from foretoken.training.model.precision import hold_frozen
 from foretoken.training.problems import Problem, make_problem
-from foretoken.training.problems.losses import LossOptions, class_weights, refuse_unknown_labels, repeated
+from foretoken.training.problems.classification import TextProblem
+from foretoken.training.problems.losses import LossOptions, class_rows, class_weights, refuse_unknown_labels, repeated
 from foretoken.training.recipe.recipe import AUTO, HeadOptions, Recipe, decision_rule
 from foretoken.training.run.card import read_card
 from foretoken.training.run.fingerprint import of_data, of_model, refuse_another_base
 from foretoken.training.start import Start
-from foretoken.training.tokens.encode import EncodeSettings, TokenColumns, Truncation, describe, token_rules
+from foretoken.training.tokens.encode import OFFSET, EncodeSettings, TokenColumns, Truncation, describe, token_rules
 from foretoken.training.tokens.new_tokens import add_new_tokens
+from foretoken.training.words import Words, words_beside
 from foretoken.tuner import HEAD_KEY, LowerLayers, can_leave_layers_out, first_trained_layer
 
 log = logging.getLogger(__name__)
@@ -74,6 +76,7 @@ class Prepared:
     precision: MeasuredPrecision | None = None  # where the recipe leaves it to the machine
     left_out: Mapping[str, Any] = field(default_factory=dict)
     beginnings: Mapping[str, list[str]] = field(default_factory=dict)  # of the texts that may be wrongly answered
+    words: Words | None = None
 
     @property
     def head(self) -> HeadOptions | None:
@@ -109,8 +112,11 @@ def prepare(recipe: Recipe, data: Loaded | None = None) -> Prepared:
     new_tokens = add_new_tokens(model, tokenizer, problem.new_tokens)
     model.config.pad_token_id = tokenizer.pad_token_id  # decoders find a document's last token by it
     settings = EncodeSettings(tokenizer, max_length, token_rules(model.config), recipe.chunks, recipe.max_tokens)
-    oversample = recipe.training.oversample
-    tables, truncations = _tokenised(data.splits, problem, settings, oversample=oversample)
+    oversample, splits = recipe.training.oversample, data.splits
+    words = words_beside(problem, splits["train"], seed=recipe.training.seed) if recipe.words else None
+    if words is not None:
+        splits = words.margins(splits)
+    tables, truncations = _tokenised(splits, problem, settings, oversample=oversample)
     adapted = attach(model, recipe.method, problem.task_type_of(model.config), new_tokens=new_tokens)
     if start is not None:
         start.take_up(adapted, problem, tokenizer)
@@ -120,7 +126,7 @@ def prepare(recipe: Recipe, data: Loaded | None = None) -> Prepared:
     texts = tables, truncations, max_length
     beginnings = {name: beginnings_of(data.splits[name]) for name in MEASURED if recipe.save_errors}
     rest = data.columns, precision, data.left_out
-    return Prepared(adapted, tokenizer, problem, *texts, public_name(source), fingerprint, *rest, beginnings)
+    return Prepared(adapted, tokenizer, problem, *texts, public_name(source), fingerprint, *rest, beginnings, words)
 
 
 def beginnings_of(split: Dataset) -> list[str]:
@@ -162,13 +168,6 @@ def problem_of(recipe: Recipe, data: Loaded) -> Problem:
     _check(recipe, problem)
     check_validation(recipe.training.metric, problem, data.splits["validation"])
     return problem
-
-
-def class_rows(table: Dataset, problem: str) -> list[list[int]]:
-    """Return the numbers of the classes of every row; none where the problem has no classes of whole texts."""
-    if problem == CLASSIFICATION:
-        return [[number] for number in table["label"]]
-    return list(table["labels"]) if problem == MULTI_LABEL else []
 
 
 def check_validation(metric: str, problem: Problem, validation: Dataset) -> None:
@@ -221,6 +220,9 @@ def _check(recipe: Recipe, problem: Problem) -> None:
         raise ConfigError(
             f"training.report_to: {packages[0]} is not installed: pip install {packages[0]}, or leave it out"
         )
+    if recipe.words and not isinstance(problem, TextProblem):
+        of_texts = f"{CLASSIFICATION}, {MULTI_LABEL} and {REGRESSION}"
+        raise ConfigError(f"words is for {of_texts}, got data for {problem.name}; leave it out")
     if recipe.calibration not in (None, *problem.calibrations):
         fitting = " or ".join([*problem.calibrations, "leave it out"])
         raise ConfigError(f"calibration: {recipe.calibration} is not for {problem.name}; say {fitting}")
@@ -282,9 +284,11 @@ def _oversampled(table: Dataset, problem: str) -> Dataset:
 
 
 def encoded(problem: Problem, split: Dataset, settings: EncodeSettings) -> tuple[TokenColumns, Truncation]:
-    """Return a split's tokens with the labels, ids, parts and groups that it has."""
+    """Return a split's tokens with the labels, ids, parts, groups and offsets that it has."""
     columns, truncation = problem.encode(split, settings)
-    columns |= {name: list(split[name]) for name in SHARED if name in split.column_names and name not in columns}
+    columns |= {
+        name: list(split[name]) for name in (*SHARED, OFFSET) if name in split.column_names and name not in columns
+    }
     if "label" in split.column_names and "labels" not in columns:
         columns["labels"] = list(split["label"])
     return columns, truncation
@@ -352,5 +356,6 @@ def summary(prepared: Prepared) -> dict[str, Any]:
         "max_length": prepared.max_length,
         "documents": {name: counts.to_dict() for name, counts in prepared.truncations.items()},
         "parameters": asdict(count) | {"trainable": count.trainable, "percent": count.percent},
+        **({} if prepared.words is None else {"words": prepared.words.summary()}),
         **prepared.left_out,
     }

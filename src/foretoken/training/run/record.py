@@ -23,7 +23,7 @@ from foretoken.errors import RunRecordError, SaveError, quoted
 from foretoken.files import JsonObject, write_json
 from foretoken.machine.products import library
 from foretoken.metrics.table import positive_of
-from foretoken.options import defaults, flatten, is_number, to_dict
+from foretoken.options import defaults, flatten, is_number, is_usable, to_dict
 from foretoken.processes import is_main_process, num_processes
 from foretoken.training.recipe.recipe import Recipe
 from foretoken.training.run.folder import RECORD
@@ -31,7 +31,8 @@ from foretoken.training.run.folder import RECORD
 log = logging.getLogger(__name__)
 RUNNING, FINISHED, INTERRUPTED, FAILED = "running", "finished", "interrupted", "failed"
 _LIBRARIES = ("torch", "transformers", "peft", "datasets", "accelerate")
-_FREE = ("output", "name", "training.num_threads", "auto")  # may differ between the two halves of a resumed run
+# may differ between the two halves of a resumed run
+_FREE = ("output", "name", "baselines", "training.num_threads", "auto")
 # what is read of a record: a dotted key, its type, whether only finished runs have it
 _REQUIRED: tuple[tuple[str, type | tuple[type, ...], bool], ...] = (
     ("status", str, False),
@@ -45,6 +46,8 @@ _REQUIRED: tuple[tuple[str, type | tuple[type, ...], bool], ...] = (
 )
 _ABSENT = object()
 RATE_SEARCH = "rate_search"  # what a record says of the search for its learning rate
+BASELINES = "baselines"  # and of what the run has to beat
+_SPLITS = ("validation", "test")
 
 
 @dataclass
@@ -132,6 +135,20 @@ def data_as_begun(data: DataOptions, record: JsonObject) -> DataOptions:
     """Return the data of a run with the positive class that it was begun with, which the default may not be."""
     begun = positive_of(record.get("problem") or "", record.get("labels"))
     return replace(data, positive=begun) if begun and data.positive is None else data
+
+
+def baselines_in(record: Mapping[str, Any]) -> dict[str, dict[str, dict[str, float]]]:
+    """Return what a record says of the baselines: name -> validation and test -> scores; nothing that is damaged."""
+    found = record.get(BASELINES)
+    items = found.items() if isinstance(found, dict) else ()
+    return {
+        name: {
+            split: {key: value for key, value in of[split].items() if is_number(value) and is_usable(value)}
+            for split in _SPLITS
+        }
+        for name, of in items
+        if isinstance(of, dict) and all(isinstance(of.get(split), dict) for split in _SPLITS)
+    }
 
 
 def searched(record: JsonObject) -> JsonObject | None:

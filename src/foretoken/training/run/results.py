@@ -35,6 +35,7 @@ from foretoken.training.run.record import RunRecord
 from foretoken.training.tokens.new_tokens import rows_alone
 from foretoken.training.trainer.progress import StepTimes
 from foretoken.training.trainer.trainer import RecipeTrainer
+from foretoken.training.words import save_words
 from foretoken.tuner.checkpoints.files import CONFIG
 
 if TYPE_CHECKING:
@@ -259,6 +260,8 @@ def save_model(
             config = temporary / CONFIG
             write_json(config, read_object(config) | {"base_model_name_or_path": base})
         save_tokenizer(prepared.tokenizer, temporary)
+        if prepared.words is not None:
+            save_words(prepared.words, temporary)
 
 
 @contextmanager

@@ -9,18 +9,21 @@ from contextlib import closing, nullcontext
 from dataclasses import asdict, replace
 from pathlib import Path
 
+import numpy as np
 import torch
 from torch import nn
 from transformers import TrainerCallback, TrainerState
 
 from foretoken.data.load import Loaded, load_data
 from foretoken.errors import ConfigError
-from foretoken.files import JsonObject, check_writable
+from foretoken.files import JsonObject, cache_folder, check_writable
 from foretoken.machine.precision import accelerator
+from foretoken.options import is_number
 from foretoken.processes import is_main_process, num_processes
 from foretoken.quiet import quiet_transformers
 from foretoken.training.baseline.options import is_baseline
-from foretoken.training.fit_head import HeadFit, fit_head
+from foretoken.training.fit_head import HeadFit, fit_head, scale_head
+from foretoken.training.problems import MultiLabel
 from foretoken.training.recipe.recipe import (
     AUTO,
     Recipe,
@@ -31,6 +34,7 @@ from foretoken.training.recipe.recipe import (
     with_training,
 )
 from foretoken.training.run.baseline import train_baseline
+from foretoken.training.run.baselines import add_baselines
 from foretoken.training.run.checkpoints import STATE, best_of, is_over, remove_checkpoints
 from foretoken.training.run.find_rate import find_rate as search_rate
 from foretoken.training.run.fingerprint import differing, refuse_changes
@@ -61,11 +65,13 @@ from foretoken.training.run.results import (
     write_predictions,
 )
 from foretoken.training.run.state import Finished, Fresh, Resume, state_of
+from foretoken.training.tokens.encode import OFFSET
 from foretoken.training.trainer.lower_states import LowerStates
 from foretoken.training.trainer.memory import PeakMemory
 from foretoken.training.trainer.memory import describe as describe_memory
 from foretoken.training.trainer.progress import LogAtEvaluation, ProgressBar, StepTimes
 from foretoken.training.trainer.trainer import RecipeTrainer, make_trainer
+from foretoken.training.words import stack
 from foretoken.tuner import can_leave_layers_out, first_trained_layer
 
 log = logging.getLogger(__name__)
@@ -122,10 +128,10 @@ def train(
             return state.record
         if is_baseline(recipe.method):
             return train_baseline(recipe, measured, data)
-        recipe, prepared = _prepared(recipe, state, data, accept_changed=accept_changed)
+        recipe, prepared, data = _prepared(recipe, state, data, accept_changed=accept_changed)
         search = _search_of(recipe, prepared, state, find_rate=find_rate)
         checkpoint = state.checkpoint if isinstance(state, Resume) else None
-        return _train(recipe, prepared, checkpoint, search, callbacks, measured)
+        return _train(recipe, prepared, data, checkpoint, search, callbacks, measured)
 
 
 def check_processes(options: TrainingOptions, *, processes: int, gpus: int) -> None:
@@ -155,19 +161,23 @@ def check_processes(options: TrainingOptions, *, processes: int, gpus: int) -> N
 
 def _prepared(
     recipe: Recipe, state: Fresh | Resume, data: Loaded | None, *, accept_changed: bool
-) -> tuple[Recipe, Prepared]:
-    """Return the recipe with what it left open, and what a run needs; one that goes on, as it began."""
+) -> tuple[Recipe, Prepared, Loaded]:
+    """Return the recipe with what it left open, what a run needs, and its data; one that goes on, as it began."""
     if isinstance(state, Resume):
         recipe = as_begun(recipe, state.record["recipe"])
         data = data or load_data(data_as_begun(recipe.data, state.record))
+    data = data or load_data(recipe.data)
     prepared = prepare(recipe, data)
     recipe = replace(recipe, head=prepared.head)
     if prepared.precision is not None:
         recipe = with_training(recipe, precision=prepared.precision.precision)
     if isinstance(state, Resume):
+        begun = state.record.get("words") or {}
+        if prepared.words is not None and is_number(begun.get("weight")):
+            prepared = _weigh_words(prepared, None, float(begun["weight"]))
         known = state.record.get("fingerprint")
         refuse_changes(recipe.run_folder, known, _fingerprint(prepared), accept=accept_changed)
-    return recipe, prepared
+    return recipe, prepared, data
 
 
 def _search_of(recipe: Recipe, prepared: Prepared, state: Fresh | Resume, *, find_rate: bool) -> JsonObject | None:
@@ -183,6 +193,7 @@ def _search_of(recipe: Recipe, prepared: Prepared, state: Fresh | Resume, *, fin
 def _train(
     recipe: Recipe,
     prepared: Prepared,
+    data: Loaded,
     checkpoint: Path | None,
     search: JsonObject | None,
     callbacks: Sequence[TrainerCallback],
@@ -201,6 +212,9 @@ def _train(
             head = _fit_head(recipe, prepared) if checkpoint is None else None
             if head is not None:
                 record.update(head_fit=head.to_dict())
+            if prepared.words is not None and not prepared.words.is_weighed:
+                prepared = _weigh_words(prepared, head)
+                record.update(words=summary(prepared)["words"])
             if search is not None:
                 search = search or search_rate(recipe, prepared, checkpoints=_checkpoints(recipe))
                 recipe = with_training(recipe, learning_rate=search["chosen"])
@@ -217,6 +231,8 @@ def _train(
                 write_predictions(recipe.run_folder / PREDICTIONS, decided)
                 write_errors(recipe.run_folder, decided, prepared.beginnings)
             record.update(**_outcome(recipe, trainer, predictions, fitted), memory=memory.measured())
+            if is_main_process():
+                record.update(**add_baselines(recipe, prepared.problem, data, decided))
             if is_main_process():
                 write_model_card(recipe.run_folder, record.values)
             log.info("peak memory: %s", describe_memory(record.values["memory"]))
@@ -267,33 +283,72 @@ def _fit_head(recipe: Recipe, prepared: Prepared) -> HeadFit | None:
     return fit_head(*given, bf16=options.precision == "bf16", seed=options.seed)
 
 
+def _weigh_words(prepared: Prepared, head: HeadFit | None, weight: float | None = None) -> Prepared:
+    """Stack the words and the fitted head by what either says of documents it has not seen; or take a known weight."""
+    words, problem, train = prepared.words, prepared.problem, prepared.tables["train"]
+    assert words is not None
+    if weight is None:
+        margins = torch.tensor(train[OFFSET], dtype=torch.float64)
+        if head is None:
+            labels = problem.labels_of(train) if isinstance(problem, MultiLabel) else np.asarray(train["labels"])
+            _, weight = stack(problem, torch.as_tensor(labels), None, margins)
+        else:
+            rows = head.probe.held_out
+            share, weight = stack(problem, head.labels[rows], head.probe.outputs, margins[rows])
+            scale_head(prepared.model, share)
+    words, tables = words.weighing(weight, prepared.tables)
+    return replace(prepared, words=words, tables=tables)
+
+
 def _cache_states(recipe: Recipe, prepared: Prepared, splits: Sequence[str]) -> None:
-    """Run the layers below the first trained one once, where there are any."""
-    options, chosen = recipe.training, recipe.training.cache_states
-    if chosen == "off" or not first_trained_layer(prepared.model):
-        return
-    if chosen == AUTO and not can_leave_layers_out(prepared.model):
+    """Run the layers below the first trained one once, where there are any.
+
+    Where it is left to foretoken, those of fewer layers will do that another run has kept, and a head alone, which
+    reads each text once, keeps none.
+    """
+    chosen, model = recipe.training.cache_states, prepared.model
+    first = 0 if chosen == "off" else first_trained_layer(model)
+    if not first or (chosen == AUTO and not (can_leave_layers_out(model) and cache_folder())):
         return
     tables = [prepared.tables[name] for name in dict.fromkeys(splits)]
-    for dtype in ("float16", "float32") if chosen == AUTO else (chosen,):
-        states = LowerStates.open(
-            prepared.model,
-            prepared.problem.collator(prepared.tokenizer, prepared.model),
-            dtype=dtype,
-            batch_size=options.eval_batch_size,
-            precision=options.precision,
-        )
+    if chosen != AUTO:
+        if (states := _states(recipe, prepared, chosen, first)) is not None:
+            states.fill(tables)
+            states.leave_out()
+        return
+    for count in range(first, 0, -1):
+        states = _states(recipe, prepared, "float16", count)
         if states is None:
             return
+        if states.has(tables):
+            states.layers.dtype = getattr(torch, str(states.store.computed))
+            states.leave_out()
+            log.info("the states of %d layers are taken as another run has kept them", count)
+            return
+        states.layers.remove()
+    for dtype in ("float16", "float32") if recipe.method["name"] != HEAD_ONLY else ():
+        states = _states(recipe, prepared, dtype, first)
         try:
-            states.fill(tables)
-        except ConfigError:
-            if dtype == chosen or dtype == "float32":
+            if states is not None:
+                states.fill(tables)
+                states.leave_out()
+            return
+        except ConfigError:  # there are numbers that float16 cannot hold
+            if states is None or dtype == "float32":
                 raise
             states.layers.remove()
-            continue
-        states.leave_out()
-        return
+
+
+def _states(recipe: Recipe, prepared: Prepared, dtype: str, count: int) -> LowerStates | None:
+    options, collator = recipe.training, prepared.problem.collator(prepared.tokenizer, prepared.model)
+    return LowerStates.open(
+        prepared.model,
+        collator,
+        dtype=dtype,
+        batch_size=options.eval_batch_size,
+        precision=options.precision,
+        count=count,
+    )
 
 
 def _restore(trainer: RecipeTrainer, checkpoint: Path) -> None:

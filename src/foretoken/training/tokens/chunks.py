@@ -13,7 +13,7 @@ import torch
 from torch import Tensor
 from transformers import PreTrainedTokenizerBase
 
-from foretoken.training.tokens.encode import PaddingCollator, TableRow, label_tensor
+from foretoken.training.tokens.encode import PaddingCollator, TableRow, of_documents
 
 _LATEST = 4  # a chunk ends at a sentence's end in its last quarter, if there is one
 _ENDS = (
@@ -76,13 +76,13 @@ class ChunkCollator:
     always: bool = False
 
     def __call__(self, rows: Sequence[TableRow]) -> dict[str, Tensor]:
-        """Return what the model reads, [S, N], ``owner`` [S], and labels [B] where there are any."""
+        """Return what the model reads, [S, N], ``owner`` [S], and labels [B] and offsets [B, C] where there are any."""
         chunks = [[dict(chunk) for chunk in row["sequences"]] for row in rows]
         batch = self.padding([chunk for row in chunks for chunk in row])
         if self.always or any(len(row) > 1 for row in chunks):
             counts = torch.tensor([len(row) for row in chunks])
             batch["owner"] = torch.arange(len(rows)).repeat_interleave(counts)
-        return batch | ({"labels": label_tensor(rows)} if "labels" in rows[0] else {})
+        return batch | of_documents(rows)
 
 
 @dataclass(frozen=True)

@@ -21,6 +21,7 @@ log = logging.getLogger(__name__)
 TableRow: TypeAlias = Mapping[str, Any]  # of a table of tokens: what its problem has put there
 TokenColumns: TypeAlias = dict[str, list[Any]]  # of such a table
 TokenRow: TypeAlias = dict[str, list[int]]  # input_ids, and token_type_ids of pairs where the model reads them
+OFFSET = "offset"  # of the logits of a document: the column of a table, and the input of a batch
 PER_TOKEN = ("token_type_ids", "global_attention_mask")  # inputs of some models beside the ids
 _NO_LIMIT = 10**9  # tokenizers that know no maximum report a huge number
 _TEXTS_AT_ONCE, _CHARACTERS_AT_ONCE = 1000, 4_000_000
@@ -333,9 +334,7 @@ class PaddingCollator:
         for name in PER_TOKEN:
             if name in rows[0]:
                 tensors[name] = padded([row[name] for row in rows], 0)
-        if "labels" in rows[0]:
-            tensors["labels"] = label_tensor(rows)
-        return tensors
+        return tensors | of_documents(rows)
 
     def _pad(self, documents: Sequence[Sequence[int]]) -> dict[str, torch.Tensor]:
         attention_mask = padded([[1] * len(ids) for ids in documents], 0)
@@ -354,10 +353,10 @@ def padded(rows: Sequence[Sequence[int]], fill: int) -> torch.Tensor:
     return filled
 
 
-def label_tensor(rows: Sequence[TableRow]) -> torch.Tensor:
-    """Return the labels of rows: class numbers, or floats, one or several, for regression."""
-    labels = torch.tensor([row["labels"] for row in rows])
-    return labels.float() if labels.is_floating_point() else labels
+def of_documents(rows: Sequence[TableRow]) -> dict[str, torch.Tensor]:
+    """Return the labels of rows, class numbers or floats, and the offsets of their logits, where they have any."""
+    found = {name: torch.tensor([row[name] for row in rows]) for name in ("labels", OFFSET) if name in rows[0]}
+    return {name: values.float() if values.is_floating_point() else values for name, values in found.items()}
 
 
 def _batches(texts: Sequence[str], pairs: Sequence[str] | None = None) -> Iterator[slice]:

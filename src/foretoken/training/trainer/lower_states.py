@@ -57,10 +57,20 @@ class LowerStates:
 
     @classmethod
     def open(
-        cls, model: nn.Module, collator: Collator, *, dtype: str, batch_size: int, precision: str
+        cls,
+        model: nn.Module,
+        collator: Collator,
+        *,
+        dtype: str,
+        batch_size: int,
+        precision: str,
+        count: int | None = None,
     ) -> LowerStates | None:
-        """Return the states of a model's lower layers as far as they are on disk; None where nothing is cached."""
-        layers = LowerLayers(model).make_optional()
+        """Return the states of a model's lower layers as far as they are on disk; None where nothing is cached.
+
+        With ``count`` they are those of so many layers, of which more may be frozen.
+        """
+        layers = LowerLayers(model, count).make_optional()
         config: Any = model.config
         ingredients = {
             "model": layers.fingerprint(),
@@ -93,6 +103,10 @@ class LowerStates:
             except (OSError, NotImplementedError) as error:  # the second: a disk without locks
                 log.warning("training.cache_states: %s; the lower layers run in every pass", error)
         self.layers.dtype = getattr(torch, self.store.computed) if self.store.computed else None
+
+    def has(self, tables: Iterable[Dataset]) -> bool:
+        """Tell whether the states of all documents of these tables are there."""
+        return bool(self.store.places) and not self._missing(tables)
 
     def _missing(self, tables: Iterable[Dataset]) -> list[Inputs]:
         """Return batches of the texts that have no states yet, each text once, the longest first."""

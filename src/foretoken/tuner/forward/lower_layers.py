@@ -55,21 +55,21 @@ def can_leave_layers_out(model: nn.Module) -> bool:
 
 
 class LowerLayers:
-    """The frozen layers of one encoder below the first trained one.
+    """The frozen layers of one encoder below the first trained one, or fewer of them.
 
     Attributes:
         count: how many there are.
         dtype: of the hidden states that leave them, once these have been computed.
     """
 
-    def __init__(self, model: nn.Module) -> None:
+    def __init__(self, model: nn.Module, count: int | None = None) -> None:
         self.model = model
         self.inner = inner_of(model)
         self.backbone = find_backbone(self.inner)
         self.body = body_of(self.inner)
         self.stack: Stack = self.backbone.stacks_of(self.body)[0]
         self.layers = self.stack.layer_modules(self.body)
-        self.count = first_trained_layer(model)
+        self.count = first_trained_layer(model) if count is None else count
         self.dtype: torch.dtype | None = None
         self.given: Tensor | None = None
         self.reached: Tensor | None = None

@@ -1,0 +1,180 @@
+"""What a run has to beat: the commonest answer and TF-IDF, fitted in seconds on the run's own splits."""
+
+from __future__ import annotations
+
+import logging
+import time
+from collections import Counter
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from itertools import chain
+from pathlib import Path
+from typing import TYPE_CHECKING, TypeAlias
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+import pyarrow.parquet as pq
+
+from foretoken.data.load import Loaded
+from foretoken.errors import ForetokenError
+from foretoken.files import JsonObject, atomic_file
+from foretoken.metrics.worth.paired import versus
+from foretoken.metrics.worth.verdict import MAJORITY, MEAN, TF_IDF
+from foretoken.training.baseline.options import TfidfOptions
+from foretoken.training.baseline.tfidf import fit, texts_of
+from foretoken.training.problems import Classification, MultiLabel, Problem
+from foretoken.training.problems.base import Outputs
+from foretoken.training.problems.regression import Regression
+from foretoken.training.problems.tagging import TokenClassification
+from foretoken.training.recipe.recipe import Recipe
+from foretoken.training.run.folder import BASELINES
+from foretoken.training.run.prepare import MEASURED
+from foretoken.training.run.results import Prediction, fitted_on
+
+if TYPE_CHECKING:
+    from datasets import Dataset
+
+log = logging.getLogger(__name__)
+TEST = MEASURED[1]
+Answers: TypeAlias = "Callable[[Dataset], Outputs]"  # a split -> the outputs of a problem, one per row
+
+
+@dataclass(frozen=True)
+class Baseline:
+    """How a baseline is fitted, and whether its answers are decided as those of the run are."""
+
+    fit: Callable[[Problem, Loaded], Answers]
+    is_decided: bool = True
+
+
+def add_baselines(recipe: Recipe, problem: Problem, data: Loaded, run: Mapping[str, Prediction]) -> JsonObject:
+    """Fit the baselines of a problem, write what they predict beside the run's, and return what its record says.
+
+    Args:
+        recipe: of the run.
+        problem: of the run, with nothing in it that was fitted on validation.
+        data: the splits of the run.
+        run: its predictions, decided; without those of the test there are no baselines.
+    """
+    known = baselines_of(problem)
+    if not recipe.baselines or TEST not in run or not known:
+        return {}
+    values: JsonObject = {}
+    tables: list[pa.Table] = []
+    began = time.perf_counter()
+    for name, baseline in known.items():
+        start = time.perf_counter()
+        try:
+            found = _predictions(baseline, problem, data)
+        except ForetokenError as error:  # a run that is trained does not fail for want of it
+            log.warning("there is no baseline %s: %s", name, error)
+            continue
+        tables += [_rows(name, split, prediction) for split, prediction in found.items()]
+        values[name] = {split: prediction.metrics() for split, prediction in found.items()}
+        values[name]["seconds"] = time.perf_counter() - start
+        compared = _versus(recipe, problem, run[TEST].table(TEST), found[TEST].table(TEST))
+        values[name] |= {} if compared is None else {"versus": compared}
+    if not tables:
+        return {}
+    with atomic_file(recipe.run_folder / BASELINES) as temporary:
+        pq.write_table(pa.concat_tables(tables), temporary)
+    seconds = time.perf_counter() - began
+    log.info("baselines fitted and measured in %.1f s: %s; `baselines: false` omits them", seconds, ", ".join(values))
+    return {"baselines": values}
+
+
+def baselines_of(problem: Problem) -> dict[str, Baseline]:
+    """Return what a problem is measured beside, by name; nothing where no answer is the commonest."""
+    tfidf = Baseline(_tfidf)
+    if isinstance(problem, Classification):
+        return {MAJORITY: Baseline(_shares, is_decided=False), TF_IDF: tfidf}
+    if isinstance(problem, MultiLabel):
+        return {MAJORITY: Baseline(_shares), TF_IDF: tfidf}
+    if isinstance(problem, Regression):
+        return {MEAN: Baseline(_mean), TF_IDF: tfidf}
+    return {MAJORITY: Baseline(_commonest_tag)} if isinstance(problem, TokenClassification) else {}
+
+
+def pooled_baselines(
+    recipe: Recipe, problem: Problem, records: Sequence[JsonObject], folders: Sequence[Path], run: pa.Table
+) -> JsonObject:
+    """Return what the record over all folds says of the baselines, each document tested once; nothing without them.
+
+    Args:
+        recipe: of the folds.
+        problem: of the folds.
+        records: of the runs of the folds.
+        folders: of these runs.
+        run: their test predictions.
+    """
+    measured = [record.get("baselines") or {} for record in records]
+    if not all(measured) or not all((folder / BASELINES).is_file() for folder in folders):
+        return {}
+    table, values = pa.concat_tables([pq.read_table(folder / BASELINES) for folder in folders]), {}
+    for name in [name for name in measured[0] if all(name in other for other in measured)]:
+        rows = table.filter(pc.and_(pc.equal(table["baseline"], name), pc.equal(table["split"], TEST)))
+        known = [other[name][MEASURED[0]] for other in measured]
+        values[name] = {
+            MEASURED[0]: {metric: float(np.mean([scores[metric] for scores in known])) for metric in known[0]},
+            TEST: problem.measure_columns(rows.to_pydict()),
+            "seconds": sum(other[name]["seconds"] for other in measured),
+        }
+        compared = _versus(recipe, problem, run, rows)
+        values[name] |= {} if compared is None else {"versus": compared}
+    return {"baselines": values}
+
+
+def _predictions(baseline: Baseline, problem: Problem, data: Loaded) -> dict[str, Prediction]:
+    """Fit a baseline and return what it predicts of validation and test."""
+    answers = baseline.fit(problem, data)
+    found = {name: _prediction(problem, data.splits[name], answers(data.splits[name])) for name in MEASURED}
+    if not baseline.is_decided:
+        return found
+    fitted = fitted_on(None, found[MEASURED[0]])
+    return {name: prediction.deciding(fitted) for name, prediction in found.items()}
+
+
+def _prediction(problem: Problem, split: Dataset, outputs: Outputs) -> Prediction:
+    parts, groups = (list(split[name]) if name in split.column_names else None for name in ("part", "group"))
+    lengths = [0] * len(split)  # nobody asks for them
+    return Prediction(problem, list(split["id"]), outputs, problem.labels_of(split), lengths, parts, groups)
+
+
+def _rows(name: str, split: str, prediction: Prediction) -> pa.Table:
+    rows = prediction.table(split).drop_columns(["tokens"])
+    return rows.add_column(0, "baseline", pa.array([name] * len(rows), pa.string()))
+
+
+def _versus(recipe: Recipe, problem: Problem, run: pa.Table, baseline: pa.Table) -> JsonObject | None:
+    """Compare the run with a baseline on the same test documents."""
+    labels, one, other = (
+        table[name].to_pylist() for table, name in ((run, "label"), (run, "prediction"), (baseline, "prediction"))
+    )
+    found = versus(problem.name, recipe.training.metric, labels, [one], [other], classes=problem.labels)
+    return None if found is None else found.to_dict()
+
+
+def _shares(problem: Problem, data: Loaded) -> Answers:
+    """Return the share of the training documents with each label, for every document alike."""
+    labels = problem.labels_of(data.splits["train"])
+    held = labels if labels.ndim == 2 else np.eye(len(problem.labels))[labels]
+    return lambda split: np.tile(held.mean(axis=0), (len(split), 1))
+
+
+def _mean(problem: Problem, data: Loaded) -> Answers:
+    """Return the mean of the training documents, for every document alike."""
+    targets = max(1, len(problem.labels))
+    return lambda split: problem.decode(np.zeros((len(split), targets)), None)[0]
+
+
+def _commonest_tag(problem: Problem, data: Loaded) -> Answers:
+    """Return the tag that most words of the training documents have, for every word."""
+    tags = Counter(chain.from_iterable(problem.labels_of(data.splits["train"])))
+    return lambda split: [[tags.most_common(1)[0][0]] * len(row) for row in split["labels"]]
+
+
+def _tfidf(problem: Problem, data: Loaded) -> Answers:
+    """Return what TF-IDF and a linear model say, with the default options of `method: tf-idf`."""
+    model = fit(TfidfOptions(), problem, data.splits["train"], data.splits["validation"])
+    return lambda split: problem.decode(model.logits(texts_of(split)), None)[0]

@@ -1,0 +1,161 @@
+"""``words: true``: TF-IDF beside the model, as an offset of each document's logits.
+
+Shapes: n documents, C outputs.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import TYPE_CHECKING, TypeAlias
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor
+
+from foretoken.data.folds import assigned_by_labels
+from foretoken.data.splits import together
+from foretoken.errors import AdapterError, ConfigError
+from foretoken.metrics.scaling import minimized
+from foretoken.training.baseline.options import TfidfOptions
+from foretoken.training.baseline.tfidf import Tfidf, fit_margins, load, texts_of
+from foretoken.training.problems.base import Problem
+from foretoken.training.problems.classification import TextProblem
+from foretoken.training.problems.losses import class_rows
+from foretoken.training.tokens.encode import OFFSET
+
+if TYPE_CHECKING:
+    from datasets import Dataset
+
+Array: TypeAlias = NDArray[np.float64]
+log = logging.getLogger(__name__)
+FOLDER = "words"  # beside the saved adapter or model
+FOLDS = 5
+_ERRORS = {"key": "words", "remedy": "leave out words, or train on more documents"}
+
+
+@dataclass(frozen=True)
+class Words:
+    """The words beside a model.
+
+    Attributes:
+        model: fitted on all training documents; its slope is the weight of the words, 1 until they are weighed.
+        held_out: margins of these documents [n, C], each by a model of other folds.
+        is_weighed: whether the weight is known.
+    """
+
+    model: Tfidf
+    held_out: Array
+    is_weighed: bool = False
+
+    def margins(self, splits: Mapping[str, Dataset]) -> dict[str, Dataset]:
+        """Return the splits with a column of margins: those that were held out in train, the model's elsewhere."""
+        found = {
+            name: self.held_out if name == "train" else self.model.logits(texts_of(split))
+            for name, split in splits.items()
+        }
+        return {name: split.add_column(OFFSET, found[name].tolist()) for name, split in splits.items()}
+
+    def weighing(self, weight: float, tables: Mapping[str, Dataset]) -> tuple[Words, dict[str, Dataset]]:
+        """Return the words with their weight, and tables whose margins are multiplied by it."""
+        log.info("words: %s terms beside the model, with the weight %.3g", f"{len(self.model.terms):,}", weight)
+        scaled = {name: (weight * np.array(table[OFFSET])).tolist() for name, table in tables.items()}
+        found = {name: table.remove_columns(OFFSET).add_column(OFFSET, scaled[name]) for name, table in tables.items()}
+        return replace(self, model=replace(self.model, slope=weight), is_weighed=True), found
+
+    def summary(self) -> dict[str, object]:
+        """Return what the record of a run says of them."""
+        weight = self.model.slope if self.is_weighed else None
+        return {"terms": len(self.model.terms), "weights": self.model.num_weights, "weight": weight}
+
+
+def words_beside(problem: Problem, train: Dataset, *, seed: int) -> Words:
+    """Fit the words on the training documents of classification, of several labels, or of regression.
+
+    Raises:
+        ConfigError: the documents are too few, or of one label.
+    """
+    groups = train["group"] if "group" in train.column_names else None
+    return Words(*fit_words(TfidfOptions(), problem, train, seed=seed, groups=groups))
+
+
+def fit_words(
+    options: TfidfOptions, problem: Problem, train: Dataset, *, seed: int, groups: Sequence[str | None] | None
+) -> tuple[Tfidf, Array]:
+    """Return TF-IDF of all training documents, of slope 1, and margins [n, C] of each by one that has not seen it.
+
+    Documents of a group or of the same text are in one fold, and every label is in proportion, as far as can be.
+
+    Raises:
+        ConfigError: the documents are too few, or of one label.
+    """
+    texts = texts_of(train)
+    keys = together(texts, groups or [None] * len(texts))
+    folds = np.array(_folds(problem, train, keys, seed))
+    margins = np.zeros((len(texts), max(1, len(problem.labels))))
+    for fold in np.unique(folds):
+        held, seen = np.flatnonzero(folds == fold), np.flatnonzero(folds != fold)
+        model = fit_margins(options, problem, train.select(seen), **_ERRORS)
+        margins[held] = model.logits([texts[row] for row in held])
+    return fit_margins(options, problem, train, **_ERRORS), margins
+
+
+def _folds(problem: Problem, train: Dataset, keys: Sequence[str], seed: int) -> list[int]:
+    """Return the fold of each document, by iterative stratification: rare classes need no document in every fold."""
+    sets: dict[str, frozenset[str]] = {}
+    for key, own in zip(keys, class_rows(train, problem.name) or [[]] * len(keys), strict=True):
+        sets[key] = sets.get(key, frozenset()) | frozenset(map(str, own))
+    if len(sets) < 2:
+        raise ConfigError(f"words: got {len(sets)} different training documents or groups, expected two or more")
+    return assigned_by_labels(sets, keys, min(FOLDS, len(sets)), seed)
+
+
+def stack(problem: Problem, labels: Tensor, head: Tensor | None, words: Tensor) -> tuple[float, float]:
+    """Return the numbers a, b >= 0 with which ``a * head + b * words`` has the least loss.
+
+    It minimises the problem's mean loss plus ((a - 1)² + (b - 1)²) / 2n, a term of
+    :func:`~foretoken.metrics.scaling.fit_temperature` too: without it b has no end where the words are always right.
+
+    Args:
+        problem: whose loss it is.
+        labels: of the training documents, as the loss takes them.
+        head: their out-of-fold logits [n, C] by the fitted head; None: there is none, and a is 1.
+        words: their out-of-fold margins [n, C].
+    """
+    assert isinstance(problem, TextProblem)
+    parts = torch.stack([words] if head is None else [head.to(words), words])
+
+    def objective(numbers: Array) -> tuple[float, Array]:
+        chosen = torch.tensor(numbers, requires_grad=True)
+        loss = problem.loss(torch.tensordot(chosen, parts, 1), labels) + ((chosen - 1) ** 2).sum() / (2 * len(labels))
+        loss.backward()
+        assert chosen.grad is not None
+        return loss.item(), chosen.grad.numpy()
+
+    found = minimized(objective, np.ones(len(parts)), [(0, None)] * len(parts)).tolist()
+    return (1.0, found[0]) if head is None else (found[0], found[1])
+
+
+def save_words(words: Words, folder: Path) -> None:
+    """Write the two files of TF-IDF into a folder of their own beside a saved model."""
+    (folder / FOLDER).mkdir()
+    words.model.save(folder / FOLDER)
+
+
+def load_words(folder: Path, problem: Problem) -> Tfidf:
+    """Return the words beside a saved model.
+
+    Raises:
+        AdapterError: a file is missing or damaged, or of another problem.
+    """
+    place = folder / FOLDER
+    if not place.is_dir():
+        raise AdapterError(f"{folder} was trained with words beside it, and {FOLDER}/ is missing; copy all of it again")
+    found = load(place)
+    outputs = max(1, len(problem.labels))
+    if len(found.bias) != outputs:
+        raise AdapterError(f"{place} has {len(found.bias)} outputs, and the model {outputs}; copy both again")
+    return found
