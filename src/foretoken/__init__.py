@@ -45,6 +45,7 @@ if TYPE_CHECKING:
     from foretoken.tuner.fuse import fuse as fuse
     from foretoken.tuner.fuse import prefix_cache as prefix_cache
     from foretoken.tuner.fuse import prefix_inputs as prefix_inputs
+    from foretoken.tuner.heads import document_logits as document_logits
     from foretoken.tuner.heads import replace_head as replace_head
     from foretoken.tuner.prefix_init import initialise_prefix as initialise_prefix
     from foretoken.tuner.speed import speed_up as speed_up
@@ -74,6 +75,7 @@ _PUBLIC = {
     "AdapterBank": "foretoken.tuner.bank.bank",
     "LoraConfig": "peft",
     "initialise_prefix": "foretoken.tuner.prefix_init",
+    "document_logits": "foretoken.tuner.heads",
     "replace_head": "foretoken.tuner.heads",
     "fuse": "foretoken.tuner.fuse",
     "prefix_cache": "foretoken.tuner.fuse",

@@ -7,9 +7,10 @@ import pytest
 import torch
 from peft import LoraConfig, PeftModel, PrefixTuningConfig, get_peft_model
 
-from foretoken import fuse, replace_head, speed_up, to_peft
+from foretoken import document_logits, fuse, replace_head, speed_up, to_peft
 from foretoken.attention.choose import use_packing
 from foretoken.backbones import ENCODERS
+from foretoken.backbones.pooling import of_documents, summaries
 from foretoken.errors import AdapterError, ConfigError
 from foretoken.tuner import completed_lora
 
@@ -19,7 +20,7 @@ from support.table import ROWS, adapted
 MODEL_TYPES = {model_type for backbone in ENCODERS for model_type in backbone.model_types}
 FAMILIES = [family for family in tiny.FAMILIES if family.split(",")[0] in MODEL_TYPES]
 PACKING = ("bert", "roberta", "xlm-roberta", "camembert", "electra", "distilbert", "longformer")
-PLAIN = ("first", "mean", "max", "attention")
+PLAIN = ("first", "mean", "max", "mean-max-std", "attention")
 WIDTH = 32
 
 
@@ -46,6 +47,10 @@ def pooled(states, pool, query):
         return sum(states) / len(states)
     if pool == "max":
         return torch.stack([max(column) for column in states.unbind(1)])
+    if pool == "mean-max-std":
+        average, most = (pooled(states, part, query) for part in ("mean", "max"))
+        squares = sum((state - average) ** 2 for state in states) / len(states)
+        return torch.cat([average, most, squares.clamp(min=1e-12).sqrt()])
     weights = [torch.exp(state @ query / WIDTH**0.5) for state in states]
     return sum(weight / sum(weights) * state for weight, state in zip(weights, states, strict=True))
 
@@ -100,6 +105,71 @@ def test_pools_are_plain_loops_over_the_texts_real_tokens(family, pool, left, me
     for document, mask, found in zip(states, inputs["attention_mask"].bool(), logits, strict=True):
         expected = by_hand(pooled(document[mask], pool, query), tensors, pool, hidden=hidden)
         torch.testing.assert_close(found, expected, atol=1e-12 if method is None else 1e-9, rtol=0)
+
+
+@pytest.mark.covering
+@pytest.mark.parametrize("packed", [True, False])
+@pytest.mark.parametrize(
+    ("family", "method"),
+    [
+        *((family, None) for family in FAMILIES if family != "big_bird"),  # whose blocks depend on the padding
+        ("bert", "stack"),
+        ("roberta", "stack"),
+    ],
+)
+@pytest.mark.parametrize("pool", [*PLAIN, "prefix"])
+def test_the_head_reads_all_rows_of_a_document(family, pool, method, packed):
+    """As one loop over the tokens of all its rows, whether they are run at once or a few at a time."""
+    method = method or ("prefix-propagation" if pool == "prefix" else None)
+    model, inputs = with_head(family, pool, method=method), batch(family, labels=False)
+    use_packing(packed)
+    inputs = {name: torch.cat([values, values.flip(0)]) for name, values in inputs.items()}
+    owner = torch.tensor([0, 0, 1, 2, 2, 2])
+    tensors, query = head_of(model, pool)
+    with torch.no_grad():
+        if pool == "prefix":  # the mean of the rows' prefixes, of which the head is linear
+            alone = torch.cat(
+                [model(**{name: v[row : row + 1] for name, v in inputs.items()}).logits for row in range(6)]
+            )
+            expected = torch.stack([alone[owner == document].mean(dim=0) for document in range(3)])
+        else:
+            states, mask = states_of(model, inputs), inputs["attention_mask"].bool()
+            tokens = [states[owner == document][mask[owner == document]] for document in range(3)]
+            expected = torch.stack([by_hand(pooled(t, pool, query), tensors, pool, hidden=False) for t in tokens])
+        found = [document_logits(model, inputs, owner, rows=rows) for rows in (None, 1, 4)]
+    for logits in (document_logits(model, inputs, owner, rows=1), *found):  # the first with gradients, so at once
+        torch.testing.assert_close(logits, expected, atol=1e-9, rtol=0)
+
+
+@pytest.mark.parametrize("rows", [1, 2, 3, 7])
+def test_no_more_rows_are_run_at_once_than_asked_for(rows):
+    for model in (with_head("bert", "mean-max-std"), tiny.model("bert"), tiny.model("gpt2")):
+        ids = torch.randint(5, 90, (7, 9), generator=torch.Generator().manual_seed(0))
+        sizes, owner = [], torch.tensor([0, 0, 0, 0, 0, 1, 1])
+        model.base_model.register_forward_hook(
+            lambda _, args, kwargs, output, sizes=sizes: sizes.append(len(kwargs.get("input_ids", *args[:1]))),
+            with_kwargs=True,
+        )
+        inputs = {"input_ids": ids, "attention_mask": torch.ones_like(ids)}
+        with torch.no_grad():
+            logits = document_logits(model, inputs, owner, rows=rows)
+            assert (max(sizes), sum(sizes)) == (rows, 7)
+            if model.config.model_type == "gpt2" or not hasattr(model.config, "foretoken_head"):
+                each = model(**inputs).logits  # a head of transformers' own reads one row: the mean of its logits
+                expected = torch.stack([sum(each[:5]) / 5, sum(each[5:]) / 2])
+                torch.testing.assert_close(logits, expected, atol=1e-5, rtol=0)
+
+
+@pytest.mark.parametrize("pool", ["mean", "mean-max-std", "attention"])
+def test_half_of_the_bits_pool_long_documents_too(pool):
+    """bfloat16 knows no 257, and nothing of the variance beside the square of a large mean."""
+    chance = torch.Generator().manual_seed(0)
+    states = (torch.randn(3, 300, 4, generator=chance) / 4 + torch.tensor([0.0, 1.0, 10.0, -10.0])).bfloat16()
+    mask, scores = torch.arange(300)[None] < torch.tensor([300, 299, 1])[:, None], states[..., :1]
+    kept, owner = summaries(pool, states, mask, scores), torch.tensor([0, 0, 0])
+    tokens = states.double()[mask]
+    expected = pooled(tokens, pool, torch.tensor([WIDTH**0.5, 0, 0, 0], dtype=torch.float64))
+    torch.testing.assert_close(of_documents(pool, kept, owner)[0].double(), expected, atol=2e-3, rtol=2e-3)
 
 
 @pytest.mark.parametrize(

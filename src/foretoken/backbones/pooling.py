@@ -73,13 +73,14 @@ def summaries(pool: str, states: Tensor, mask: Tensor, scores: Tensor | None = N
     """Return the summary of each row for a pool of tokens: (S, N, D), (S, N) bool -> (S, K).
 
     ``mean`` and ``mean-max-std`` end with the number of tokens, ``attention`` with the logarithm of the sum of the
-    exponentials of the (S, N, 1) scores. ``mean-max-std`` has mean, maximum and mean of the squares before.
+    exponentials of the (S, N, 1) scores. ``mean-max-std`` has mean, maximum and mean of the squares before. They are
+    of 32 bits at least: bfloat16 counts no further than 256, and has no digits left for a difference of squares.
     """
+    states = states.to(torch.promote_types(states.dtype, torch.float32))
     if pool == "attention":
         assert scores is not None
-        exact = torch.promote_types(scores.dtype, torch.float32)
-        total = scores.to(exact).masked_fill(~mask[..., None], -torch.inf).logsumexp(dim=1)
-        return torch.cat([attended(states, mask, scores), total.to(states.dtype)], dim=-1)
+        total = scores.to(states.dtype).masked_fill(~mask[..., None], -torch.inf).logsumexp(dim=1)
+        return torch.cat([attended(states, mask, scores), total], dim=-1)
     if pool in ("first", "max"):
         return OF_TOKENS[pool](states, mask)
     count = mask.sum(dim=1, keepdim=True).to(states.dtype)
@@ -203,7 +204,7 @@ class Pooling:
         rows = self.summaries(body, states)
         if self.kept:
             self.summary = rows
-        return of_documents(self.pool, rows, self.owner)
+        return of_documents(self.pool, rows, self.owner).to(states.dtype)
 
     def summaries(self, body: nn.Module, states: Tensor) -> Tensor:
         """(S, N, D) -> (S, K)."""

@@ -117,7 +117,8 @@ class MixedBank:
     def document_logits(self, name: str, summaries: Sequence[Tensor], owner: Sequence[int]) -> Tensor:
         """Return the logits (B, C) of documents of one adapter, given what was kept of their rows."""
         run = self.together if name in self.together else self.apart
-        return run.document_logits(name, summaries, owner)
+        with self.base.computing(self.together.device.type):
+            return run.document_logits(name, summaries, owner).float().cpu()
 
     @torch.inference_mode()
     def hidden_states(self, inputs: dict[str, Tensor], adapter_names: Sequence[str]) -> list[Tensor]:

@@ -222,8 +222,10 @@ def row_summaries(model: nn.Module, inputs: Mapping[str, Any]) -> Tensor:
 
 def logits_of_summaries(model: nn.Module, summaries: Tensor, owner: Tensor) -> Tensor:
     """Return the logits of documents, given what was kept of their rows: (S, K), (S,) -> (B, C)."""
-    head: Tensor = inner_of(model).get_submodule(CLASSIFIER)(of_documents(str(pool_of(model)), summaries, owner))
-    return head
+    head = inner_of(model).get_submodule(CLASSIFIER)
+    like = next(head.parameters())
+    logits: Tensor = head(of_documents(str(pool_of(model)), summaries.to(like.device), owner).to(like.dtype))
+    return logits
 
 
 def pooled_features(model: nn.Module, inputs: Mapping[str, Any], owner: Tensor | None, *, rows: int) -> Tensor:

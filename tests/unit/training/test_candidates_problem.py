@@ -1,5 +1,7 @@
 """Candidates: question and candidates before every chunk of the documents, one score each, pooled over the chunks."""
 
+from dataclasses import replace
+
 import numpy as np
 import pytest
 import torch
@@ -11,6 +13,7 @@ from foretoken.errors import BackboneError, DataError
 from foretoken.training.model.adapter import attach
 from foretoken.training.problems import make_problem
 from foretoken.training.recipe.recipe import ChunkOptions
+from foretoken.training.tokens import chunks as of_chunks
 
 from support import tiny
 from support.readings import batch_of, encoded, reading, speller
@@ -105,12 +108,24 @@ def _scores(model, family, chunks, places, front):
         yield model(**given).logits[0, places, 0].numpy()
 
 
-def test_chunks_at_most_overlapping_and_by_their_maximum():
-    problem, model, how = setting(chunks=ChunkOptions(pool="max", overlap=3, at_most=1))
-    rows, truncation = encoded(problem, ROWS, how)
+@pytest.mark.parametrize(("rows_at_once", "sizes"), [(1, [2, 1, 2]), (3, [3, 2]), (5, [5])])
+def test_a_step_in_parts_has_the_loss_of_the_whole(rows_at_once, sizes, monkeypatch):
+    problem, model, how = setting("longformer")
+    rows, _ = encoded(problem, ROWS, how)
+    batch = batch_of(problem, model, rows, how)
+    monkeypatch.setattr(of_chunks, "rows_at_once", lambda inputs: rows_at_once)
+    parts = of_chunks.documents_of(batch)
+    assert [len(part["input_ids"]) for part in parts] == sizes
+    with torch.no_grad():
+        losses = [problem.forward(model, part)[0] * problem.items(part) for part in parts]
+        assert sum(losses).item() / 3 == pytest.approx(problem.forward(model, batch)[0].item(), rel=1e-5)
+
+
+def test_so_many_tokens_of_the_documents_and_chunks_that_overlap():
+    problem, model, how = setting(chunks=ChunkOptions(overlap=3))
+    rows, truncation = encoded(problem, ROWS, replace(how, max_tokens=8))
     assert [len(row["sequences"]) for row in rows] == [1, 1, 1]
     assert truncation.truncated == 2
-    problem, model, how = setting(chunks=ChunkOptions(pool="max", overlap=3))
     rows, truncation = encoded(problem, ROWS, how)
     assert truncation.truncated == 0
     first, second = (chunk["input_ids"] for chunk in rows[2]["sequences"][:2])
@@ -122,7 +137,7 @@ def test_chunks_at_most_overlapping_and_by_their_maximum():
             model(input_ids=torch.tensor([chunk["input_ids"]])).logits[0, rows[2]["places"], 0].numpy()
             for chunk in rows[2]["sequences"]
         ]
-    assert logits[2].numpy() == pytest.approx(np.max(scores, axis=0), abs=1e-5)
+    assert logits[2].numpy() == pytest.approx(np.mean(scores, axis=0), abs=1e-5)
 
 
 def test_a_row_without_room_for_documents_is_named():

@@ -101,7 +101,13 @@ NAN = float("nan")
 
 @pytest.mark.parametrize(
     ("values", "best"),
-    [([NAN, NAN, NAN, NAN], None), ([NAN, 0.2, NAN, 0.1], 1), ([0.1, NAN, 0.3, NAN], 2), ([-0.5, NAN, NAN, NAN], 0)],
+    [
+        ([NAN, NAN, NAN, NAN, NAN], None),
+        ([NAN, NAN, 0.2, NAN, 0.1], 2),
+        ([0.1, NAN, 0.2, 0.3, NAN], 3),
+        ([NAN, -0.5, NAN, NAN, NAN], 1),
+        ([0.2, 0.2, NAN, 0.1, NAN], 0),
+    ],
 )
 def test_an_evaluation_without_the_metric_is_never_the_best(values, best, made, tmp_path, monkeypatch, caplog):
     series = iter([*values, 0.0, 0.0])
@@ -109,7 +115,7 @@ def test_an_evaluation_without_the_metric_is_never_the_best(values, best, made, 
     data = {"path": str(made / "numbers.csv"), "problem": "regression"}
     record = train(recipe_of(made, tmp_path, data, early_stopping_patience=4))
     losses = [epoch["validation"]["loss"] for epoch in record["epochs"]]
-    assert len(losses) == 4
+    assert len(losses) == 5  # the first is that of the fitted head, before any step
     expected = int(np.argmin(losses)) if best is None else best
     assert record["best"]["step"] == record["epochs"][expected]["step"]
     assert sum("have no pearson_spearman" in message for message in caplog.messages) == 1
@@ -118,7 +124,7 @@ def test_an_evaluation_without_the_metric_is_never_the_best(values, best, made, 
 def test_patience_ends_without_the_metric(made, tmp_path, monkeypatch):
     monkeypatch.setattr(Regression, "measure", lambda *_: {"pearson_spearman": NAN})
     data = {"path": str(made / "numbers.csv"), "problem": "regression"}
-    assert len(train(recipe_of(made, tmp_path, data, early_stopping_patience=2))["epochs"]) == 3
+    assert len(train(recipe_of(made, tmp_path, data, early_stopping_patience=2, fit_head=False))["epochs"]) == 3
 
 
 class Diverge(TrainerCallback):
@@ -135,7 +141,7 @@ class Diverge(TrainerCallback):
 @pytest.mark.parametrize("data", ["numbers.csv", "classes.csv"])
 def test_training_that_diverges_ends_with_the_weights_of_before(data, made, tmp_path, caplog):
     options = {"path": str(made / data)} | ({"problem": "regression"} if data == "numbers.csv" else {})
-    record = train(recipe_of(made, tmp_path, options, eval_every=2), callbacks=[Diverge(5)])
+    record = train(recipe_of(made, tmp_path, options, eval_every=2, fit_head=False), callbacks=[Diverge(5)])
     assert record["best"]["step"] in (2, 4)
     assert record["steps"] == 6
     assert "the validation loss is nan at step 6: training diverged and ends; the weights of step" in caplog.text
@@ -145,7 +151,7 @@ def test_training_that_diverges_ends_with_the_weights_of_before(data, made, tmp_
 
 
 def test_training_that_diverges_at_once_fails_in_one_line(made, tmp_path):
-    recipe = recipe_of(made, tmp_path, {"path": str(made / "classes.csv")}, eval_every=2)
+    recipe = recipe_of(made, tmp_path, {"path": str(made / "classes.csv")}, eval_every=2, fit_head=False)
     with pytest.raises(ConfigError, match=r"training diverged: the validation loss is nan at step 2; lower training\."):
         train(recipe, callbacks=[Diverge(1)])
     record = json.loads((tmp_path / "run" / "run.json").read_text())

@@ -20,7 +20,7 @@ from foretoken.training.run.train import train
 from foretoken.training.tokens import cache, states
 from foretoken.training.tokens.encode import PaddingCollator
 from foretoken.training.tokens.states import StateStore, keys_of
-from foretoken.training.trainer.lower_states import STATES, LowerStates
+from foretoken.training.trainer.lower_states import LowerStates
 from foretoken.tuner import LowerLayers, can_leave_layers_out, first_trained_layer
 
 from support import tiny
@@ -141,15 +141,16 @@ def test_dropout_acts_from_the_first_trained_layer_on():
 
 
 @pytest.mark.parametrize(
-    ("method", "kept"), [("prefix-propagation", "float32"), ("lora", "float32"), ("bitfit", "float16")]
+    ("method", "kept"), [("prefix-propagation", "float32"), ("lora", "float32"), ("bitfit", "auto")]
 )
 def test_a_run_is_that_without_the_cache(made, tmp_path, method, kept, folder):
-    plain = train(recipe_of(made, tmp_path, "plain", method))
+    plain = train(recipe_of(made, tmp_path, "plain", method, cache_states="off"))
+    assert entries(folder) == []
     first = train(recipe_of(made, tmp_path, "first", method, cache_states=kept))
     assert len(entries(folder)) == 1
     again = train(recipe_of(made, tmp_path, "again", method, cache_states=kept))
     assert len(entries(folder)) == 1
-    exact = 2e-3 if kept == "float16" else 1e-5
+    exact = 2e-3 if kept == "auto" else 1e-5  # of float16
     np.testing.assert_allclose(figures(first), figures(plain), atol=exact)
     np.testing.assert_allclose(figures(again), figures(first), atol=1e-6)
     assert len(figures(plain)) > 6
@@ -178,6 +179,10 @@ def opened(dtype="float32", **changes):
     return LowerStates.open(model, PaddingCollator(0), **given)
 
 
+def read_from(lower, rows):
+    return lower.states_of(lower.collator([{"input_ids": row} for row in rows]))
+
+
 def test_only_texts_that_are_new_are_computed(folder, monkeypatch):
     lower = opened()
     lower.fill([table_of([[5, 6, 7], [8, 9], [5, 6, 7]])])
@@ -195,10 +200,10 @@ def test_the_states_are_those_of_each_text_alone():
     lower = opened()
     rows = [[5, 6, 7, 20, 30], [8, 9], [11, 12, 13]]
     lower.fill([table_of(rows)])
-    batch = lower.collate([{"input_ids": row} for row in rows])
-    assert batch[STATES].shape == (3, 5, 32)
+    known = read_from(lower, rows)
+    assert known.shape == (3, 5, 32)
     plain = tiny.model("bert")
-    for row, found in zip(rows, batch[STATES], strict=True):
+    for row, found in zip(rows, known, strict=True):
         with torch.no_grad():
             expected = plain(torch.tensor([row]), output_hidden_states=True).hidden_states[2][0]
         torch.testing.assert_close(found[: len(row)], expected, atol=1e-5, rtol=1e-5)
@@ -208,10 +213,10 @@ def test_the_states_are_those_of_each_text_alone():
 def test_half_precision_says_what_it_changed(caplog):
     caplog.set_level(logging.INFO, logger="foretoken")
     exact, rounded = opened(), opened("float16")
-    rows = [{"input_ids": [5, 6, 7, 20, 30]}]
+    rows = [[5, 6, 7, 20, 30]]
     for lower in (exact, rounded):
-        lower.fill([table_of([row["input_ids"] for row in rows])])
-    one, other = (lower.collate(rows)[STATES] for lower in (exact, rounded))
+        lower.fill([table_of(rows)])
+    one, other = (read_from(lower, rows) for lower in (exact, rounded))
     assert other.dtype == torch.float16
     error = (one - other.float()).pow(2).sum().sqrt() / one.pow(2).sum().sqrt()
     assert 0 < error < 5e-4
@@ -237,22 +242,21 @@ def warnings_in(caplog):
 @pytest.mark.parametrize("damage", DAMAGE)
 def test_damaged_states_are_said_once_and_made_again(damage, folder, caplog):
     rows = [[5, 6, 7], [8, 9], [11, 12, 13]]
-    given = [{"input_ids": row} for row in rows]
     lower = opened()
     lower.fill([table_of(rows)])
-    expected = lower.collate(given)[STATES].clone()
+    expected = read_from(lower, rows).clone()
     (path,) = entries(folder)
     name, change = DAMAGE[damage]
     (path / name).write_bytes(change((path / name).read_bytes()))
     again = opened()
     again.fill([table_of(rows[:2])])  # the damage may lie in another text
     again.fill([table_of(rows)])
-    torch.testing.assert_close(again.collate(given)[STATES], expected)
+    torch.testing.assert_close(read_from(again, rows), expected)
     assert [("damaged" in message, str(path) in message) for message in warnings_in(caplog)] == [(True, True)]
     assert not path.exists()
     after = opened()
     after.fill([table_of(rows)])
-    torch.testing.assert_close(after.collate(given)[STATES], expected)
+    torch.testing.assert_close(read_from(after, rows), expected)
     assert len(warnings_in(caplog)) == 1
 
 
@@ -263,7 +267,7 @@ def test_states_damaged_while_a_run_reads_them_are_made_again_in_the_next(folder
     with (path / states.STATES).open("r+b") as file:
         file.write(b"XXXX")
     for _ in range(2):
-        assert STATES not in lower.collate([{"input_ids": [5, 6, 7]}, {"input_ids": [8, 9]}])
+        assert read_from(lower, [[5, 6, 7], [8, 9]]) is None
     assert len(warnings_in(caplog)) == 1
     assert entries(folder) == []
 

@@ -129,25 +129,28 @@ def test_every_method_runs_packed(bert, method):
 
 
 @pytest.mark.parametrize(
-    ("pooling", "found"),
+    ("pooling", "is_mean"),
     [
-        ({"pooling_mode_mean_tokens": True, "pooling_mode_cls_token": False}, HeadOptions("mean", hidden=True)),
-        ({"pooling_mode": "mean"}, HeadOptions("mean", hidden=True)),
-        ({"pooling_mode": "cls"}, None),
-        ({"pooling_mode_mean_tokens": False}, None),
-        ([], None),
-        (None, None),
+        ({"pooling_mode_mean_tokens": True, "pooling_mode_cls_token": False}, True),
+        ({"pooling_mode": "mean"}, True),
+        ({"pooling_mode": "cls"}, False),
+        ({"pooling_mode_mean_tokens": False}, False),
+        ([], False),
+        (None, False),
     ],
 )
-def test_sentence_encoders_get_the_head_that_they_were_trained_for(pooling, found, bert, tmp_path):
+def test_encoders_read_all_tokens_and_choices_as_the_sentence_encoder_was_trained(pooling, is_mean, bert, tmp_path):
     if pooling is not None:
         (tmp_path / "bert" / "1_Pooling").mkdir()
         (tmp_path / "bert" / "1_Pooling" / "config.json").write_text(json.dumps(pooling))
-    problem = make_problem("classification", ["no", "yes"])
-    assert suitable_head(bert, problem) == found
+    for name in ("classification", "multi-label-classification", "regression"):
+        problem = make_problem(name, [] if name == "regression" else ["no", "yes"])
+        assert suitable_head(bert, problem) == HeadOptions("mean-max-std", hidden=False)
+    found = HeadOptions("mean", hidden=True) if is_mean else None
+    assert suitable_head(bert, make_problem("multiple-choice", [])) == found
     assert suitable_head(bert, make_problem("token-classification", ["O", "B-X"])) is None
     model = load_classifier(bert, ["no", "yes"], head="auto")
-    assert getattr(model.config, "foretoken_head", None) == (found and {"pool": "mean", "hidden": True})
+    assert model.config.foretoken_head == {"pool": "mean-max-std", "hidden": False}
 
 
 def test_decoders_keep_their_own_head(tmp_path):

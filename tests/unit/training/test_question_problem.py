@@ -19,6 +19,7 @@ from foretoken.training.model.adapter import attach
 from foretoken.training.problems import make_problem
 from foretoken.training.problems.question_answering import Truth
 from foretoken.training.recipe.recipe import QuestionOptions
+from foretoken.training.tokens import chunks
 from foretoken.training.tokens.questions import tokens_of
 
 from support import tiny
@@ -177,12 +178,18 @@ def test_longformer_sees_the_question_from_everywhere_as_transformers_has_it():
         *((family, False) for family in ("longformer", "distilbert", "deberta-v2", "modernbert", "big_bird")),
     ],
 )
-def test_questions_of_any_length_are_the_same_together_and_alone(family, mentions):
+def test_questions_of_any_length_are_the_same_together_and_alone(family, mentions, monkeypatch):
     problem, model, how = asker(family, 32)
     model = attach(model, {"name": "prefix-propagation", "num_virtual_tokens": 3}, problem.task_type).eval()
     rows, _ = encoded(problem, tables(*questions(6, longest=30, seed=1, mentions=mentions)), how)
+    batch = batch_of(problem, model, rows, how)
+    monkeypatch.setattr(chunks, "rows_at_once", lambda inputs: 4)  # of a training step
+    parts = chunks.documents_of(batch)
+    assert len(parts) > 1
     with torch.no_grad():
-        _, together = problem.forward(model, batch_of(problem, model, rows, how))
+        loss, together = problem.forward(model, batch)
+        losses = [problem.forward(model, part)[0] * problem.items(part) for part in parts]
+        assert sum(losses).item() / problem.items(batch) == pytest.approx(loss.item(), rel=1e-4)
         for number, row in enumerate(rows):
             _, alone = problem.forward(model, batch_of(problem, model, [row], how))
             assert together[number].numpy() == pytest.approx(alone[0].numpy(), abs=1e-4)

@@ -17,7 +17,7 @@ from foretoken.training.problems import make_problem
 from foretoken.training.recipe.recipe import ChunkOptions
 from foretoken.training.run.prepare import beginnings_of
 from foretoken.training.run.results import Prediction, write_errors
-from foretoken.training.tokens.encode import EncodeSettings, TokenRules
+from foretoken.training.tokens.encode import EncodeSettings, TokenRules, describe
 
 from support import tiny
 
@@ -53,15 +53,16 @@ def model(family="bert", num_labels=2):
 def test_a_pair_is_what_the_tokenizer_makes_of_it(tokenizer):
     split = Dataset.from_dict({"text": [text(1, 2)], "text_pair": [text(3)], "label": [0]})
     columns, _ = make_problem("classification", ["a", "b"]).encode(split, EncodeSettings(tokenizer, 20, TokenRules()))
-    assert columns["input_ids"] == [[CLS, 5, 6, SEP, 7, SEP]]
-    assert columns["token_type_ids"] == [[0, 0, 0, 0, 1, 1]]
+    assert columns["sequences"] == [[{"input_ids": [CLS, 5, 6, SEP, 7, SEP], "token_type_ids": [0, 0, 0, 0, 1, 1]}]]
     assert columns["length"] == [6]
 
 
-def test_a_pair_that_is_too_long_loses_tokens_of_its_longer_text(tokenizer):
+@pytest.mark.parametrize("given", [(8,), (12, ChunkOptions(), 8)])
+def test_a_pair_that_is_too_long_loses_tokens_of_its_longer_text(tokenizer, given):
     split = Dataset.from_dict({"text": [text(*range(10))], "text_pair": [text(20, 21)], "label": [0]})
-    columns, cut = make_problem("classification", ["a", "b"]).encode(split, EncodeSettings(tokenizer, 8, TokenRules()))
-    assert columns["input_ids"] == [[CLS, 4, 5, 6, SEP, 24, 25, SEP]]
+    settings = EncodeSettings(tokenizer, given[0], TokenRules(), *given[1:])
+    columns, cut = make_problem("classification", ["a", "b"]).encode(split, settings)
+    assert [row["input_ids"] for row in columns["sequences"][0]] == [[CLS, 4, 5, 6, SEP, 24, 25, SEP]]
     assert (cut.truncated, cut.longest) == (1, 15)
 
 
@@ -89,14 +90,11 @@ def test_a_text_without_tokens_is_read_in_chunks_as_without_them(tokenizer):
         )
         problem = make_problem("classification", ["a", "b"], chunks=chunks)
         columns, _ = problem.encode(documents, EncodeSettings(tokenizer, 6, TokenRules(), chunks))
-        assert [[row["input_ids"] for row in rows] for rows in columns["sequences"]] == [
-            [ids] for ids in plain["input_ids"]
-        ]
+        assert columns["sequences"] == plain["sequences"]
 
 
-@pytest.mark.parametrize("pool", ["mean", "max"])
-def test_chunks_are_run_alone_and_their_logits_pooled(tokenizer, pool):
-    chunks = ChunkOptions(pool=pool, overlap=1)
+def test_chunks_are_run_alone_and_the_logits_of_a_head_of_transformers_averaged(tokenizer):
+    chunks = ChunkOptions(overlap=1)
     problem = make_problem("classification", ["a", "b"], chunks=chunks)
     split = Dataset.from_dict({"text": [text(*range(10)), text(5)], "label": [1, 0]})
     columns, cut = problem.encode(split, EncodeSettings(tokenizer, 6, TokenRules(), chunks))
@@ -112,7 +110,7 @@ def test_chunks_are_run_alone_and_their_logits_pooled(tokenizer, pool):
         for row in columns["sequences"][0] + columns["sequences"][1]
     ]
     first = torch.stack(alone[:3])
-    expected = torch.stack([first.mean(0) if pool == "mean" else first.max(0).values, alone[3]])
+    expected = torch.stack([first.mean(0), alone[3]])
     batch = problem.collator(tokenizer, adapted)(
         [row | {"labels": label} for row, label in zip(rows_of(columns), [1, 0], strict=True)]
     )
@@ -123,13 +121,21 @@ def test_chunks_are_run_alone_and_their_logits_pooled(tokenizer, pool):
     assert problem.items(batch) == 2
 
 
-def test_at_most_so_many_chunks_and_what_is_cut_off_is_counted(tokenizer):
-    chunks = ChunkOptions(at_most=2)
+@pytest.mark.parametrize("most", [5, 6, 10])
+def test_so_many_tokens_are_read_and_what_is_beyond_is_counted_and_said(tokenizer, most):
+    chunks = ChunkOptions(overlap=0)
     problem = make_problem("classification", ["a", "b"], chunks=chunks)
     split = Dataset.from_dict({"text": [text(*range(8)), text(*range(9))], "label": [1, 0]})
-    columns, cut = problem.encode(split, EncodeSettings(tokenizer, 6, TokenRules(), chunks))
-    assert [len(rows) for rows in columns["sequences"]] == [2, 2]
-    assert cut.truncated == 1
+    columns, cut = problem.encode(split, EncodeSettings(tokenizer, 6, TokenRules(), chunks, most))
+    assert [len(rows) for rows in columns["sequences"]] == [1 if most <= 6 else 2] * 2
+    read = [[token for row in rows for token in row["input_ids"][1:-1]] for rows in columns["sequences"]]
+    assert read == [[4 + number for number in range(most - 2)]] * 2
+    assert cut.truncated == (1 if most == 10 else 2)
+    lost = 10 + 11 - 2 * most
+    assert describe(cut, most) == (
+        f"2 documents, longest 11 tokens, {cut.truncated} of 2 truncated to {most} tokens, "
+        f"which leaves {lost / 21:.0%} of all tokens unread"
+    )
 
 
 def test_groups_are_scored_together():

@@ -13,7 +13,7 @@ import torch
 from torch import Tensor
 from transformers import PreTrainedTokenizerBase
 
-from foretoken.training.tokens.encode import OFFSET, PaddingCollator, TableRow, of_documents
+from foretoken.training.tokens.encode import PaddingCollator, TableRow, of_documents
 
 _LATEST = 4  # a chunk ends at a sentence's end in its last quarter, if there is one
 _ENDS = (
@@ -27,7 +27,6 @@ _ENDS = (
 )  # the last: a line's end, in bytes
 _AT_ONCE = {"cpu": 8192}  # tokens of a forward pass of several chunks
 _MORE_AT_ONCE = 65_536  # of an accelerator
-_OF_DOCUMENTS = ("labels", OFFSET)  # what has a row for each document, where all else has one for each chunk
 _END_TOKENS: WeakKeyDictionary[PreTrainedTokenizerBase, tuple[int, frozenset[int]]] = WeakKeyDictionary()
 
 
@@ -146,7 +145,7 @@ def _part(inputs: dict[str, Tensor], counts: Sequence[int], begin: int, end: int
     longest = int(inputs["attention_mask"][first : first + chunks].sum(dim=1).max())
     part = {}
     for name, value in inputs.items():
-        if name in _OF_DOCUMENTS:
+        if len(value) == len(counts):  # a row for each document; or each has one chunk, which is the same
             part[name] = value[begin:end]
         else:
             rows = value[first : first + chunks]

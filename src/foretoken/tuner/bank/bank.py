@@ -17,6 +17,7 @@ from torch import Tensor, nn
 from foretoken.backbones import find_backbone
 from foretoken.backbones.fast_maps import FastMaps
 from foretoken.backbones.packing import HEAD_INPUTS, HeadInputs
+from foretoken.backbones.pooling import of_documents
 from foretoken.errors import AdapterError, quoted
 from foretoken.files import PathLike
 from foretoken.methods.base import ForetokenConfig
@@ -422,7 +423,9 @@ class AdapterBank:
             form, slot = self.head_of(name)
             assert form is not None
             rows = form.store.gather([slot] * (owner[-1] + 1), self.compute_dtype) if form.store.layout else NOTHING
-            return form.of_summaries(rows, torch.stack(list(summaries)), torch.tensor(owner))
+            kept = torch.stack(list(summaries)).to(self.device)
+            pooled = of_documents(str(form.model.pool), kept, torch.tensor(owner))
+            return form.of_pooled(rows, pooled.to(self.compute_dtype))
 
     def _of_heads(
         self, input_ids: Tensor, attention_mask: Tensor | None, names: Sequence[str], inputs: Mapping[str, Tensor]

@@ -22,7 +22,7 @@ from transformers import (
 )
 
 from foretoken.backbones.base import Backbone
-from foretoken.backbones.pooling import ATTENTION, POOLING, of_documents, summaries
+from foretoken.backbones.pooling import ATTENTION, POOLING, summaries
 from foretoken.errors import AdapterError, cut
 from foretoken.tuner.bank.reading import canonical
 from foretoken.tuner.dimensions import body_of
@@ -247,8 +247,7 @@ class HeadForm:
         found: Tensor = self.calls(rows, "summarise", states, mask)
         return found
 
-    def of_summaries(self, rows: RowParameters, summaries: Tensor, owner: Tensor) -> Tensor:
-        """(S, K) of the rows of documents of one adapter, and whose each is -> (B, C)."""
-        pooled = of_documents(str(self.model.pool), summaries, owner)
+    def of_pooled(self, rows: RowParameters, pooled: Tensor) -> Tensor:
+        """(B, F) -> (B, C), of heads that pool."""
         logits: Tensor = self.calls(rows, "of_pooled", pooled)
         return logits
