@@ -73,7 +73,7 @@ def save_adapters(root):
         "stars": {"targets": {"mean": [3.0], "std": [1.5]}},
         "house": {"targets": {"mean": [3e9, 0.5], "std": [1e6, 1e-3], "error": [2e5, 1e-4]}},
         "spam": {"scaling": {"kind": "temperature", "temperature": 2.0}},
-        "topic": {"max_length": 16, "recipe": {"chunks": {"overlap": 2, "pool": "mean"}}},
+        "topic": {"max_length": 16, "recipe": {"chunks": {"overlap": 2}}},
         "topics": {
             "scaling": {"kind": "temperature", "temperature": 2.0, "link": "sigmoid"},
             "decision": {"thresholds": [0.4 + n / 300 for n in range(90)]},

@@ -25,7 +25,7 @@ from foretoken.training.problems import Problem
 from foretoken.training.problems.classification import TextProblem
 from foretoken.training.run.card import CARD, read_card
 from foretoken.training.saved_folder import adapter_folder
-from foretoken.training.tokens.encode import Truncation, count_lengths, describe
+from foretoken.training.tokens.encode import EncodeSettings, Truncation, count_lengths, describe
 from foretoken.training.trainer.progress import predicting
 
 if TYPE_CHECKING:
@@ -43,7 +43,7 @@ class BaselinePredictor:
     columns: Mapping[str, Any] = field(default_factory=dict)
     scaling: Scaling | None = None
     unscaled_decision: Decision | None = None
-    max_length: int | None = None
+    settings: EncodeSettings | None = None
     source: str = ""  # there is no pretrained model
 
     @property
@@ -121,7 +121,7 @@ def answer_pieces(
             answers, truncation = answer_rows(predictor, table, bad_rows, **settings, advance=advance)
             counts += truncation
             yield from answers
-    log.info(describe(counts, predictor.max_length))
+    log.info(describe(counts, predictor.settings))
 
 
 def answer_rows(

@@ -90,7 +90,7 @@ def embed(
     refuse_unusable_texts(texts)
     reader = load_reader(source, base_model=base_model, accept_changed=accept_changed)
     columns, truncation = encode_texts(list(texts), None, reader.settings)
-    log.info(describe(truncation, reader.settings.max_length))
+    log.info(describe(truncation, reader.settings))
     rows = columns.get("sequences") or [[{"input_ids": ids}] for ids in columns["input_ids"]]
     found: dict[int, Tensor] = {}
     for places in torch.tensor(by_length(columns["length"])).split(batch_size):

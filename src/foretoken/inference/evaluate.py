@@ -49,7 +49,7 @@ def predicted(
     batches: dict[str, Any] = {"batch_size": batch_size, "tokens_per_batch": tokens_per_batch}
     with predicting(len(documents)) as advance:
         outputs, truncation, lengths = predict_table(predictor, documents, **batches, scaled=scaled, advance=advance)
-    log.info(describe(truncation, predictor.max_length))
+    log.info(describe(truncation, predictor.settings))
     table = documents.add_column("length", lengths).add_column("position", list(range(len(lengths))))
     labels, problem = predictor.problem.labels_of(documents), posed(predictor, scaled=scaled)
     return prediction_of(problem, table, outputs, labels, time.perf_counter() - began)

@@ -49,7 +49,7 @@ def fit_probe(
 
     ``C`` is the one of :data:`STRENGTHS` with the lowest loss of documents that are held out. Standardising is folded
     into the weights. With the mean cross-entropy, it is scikit-learn's ``LogisticRegression`` behind a
-    ``StandardScaler``.
+    ``StandardScaler``, of two classes with ``2 C``, as these have weights each.
 
     Args:
         features: (n, F).

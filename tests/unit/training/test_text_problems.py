@@ -126,14 +126,15 @@ def test_so_many_tokens_are_read_and_what_is_beyond_is_counted_and_said(tokenize
     chunks = ChunkOptions(overlap=0)
     problem = make_problem("classification", ["a", "b"], chunks=chunks)
     split = Dataset.from_dict({"text": [text(*range(8)), text(*range(9))], "label": [1, 0]})
-    columns, cut = problem.encode(split, EncodeSettings(tokenizer, 6, TokenRules(), chunks, most))
+    how = EncodeSettings(tokenizer, 6, TokenRules(), chunks, most)
+    columns, cut = problem.encode(split, how)
     assert [len(rows) for rows in columns["sequences"]] == [1 if most <= 6 else 2] * 2
     read = [[token for row in rows for token in row["input_ids"][1:-1]] for rows in columns["sequences"]]
     assert read == [[4 + number for number in range(most - 2)]] * 2
     assert cut.truncated == (1 if most == 10 else 2)
-    lost = 10 + 11 - 2 * most
-    assert describe(cut, most) == (
-        f"2 documents, longest 11 tokens, {cut.truncated} of 2 truncated to {most} tokens, "
+    lost, chunked = 10 + 11 - 2 * most, ", 2 read in chunks" if most > 6 else ""
+    assert describe(cut, how) == (
+        f"2 documents, longest 11 tokens{chunked}, {cut.truncated} of 2 truncated to {most} tokens, "
         f"which leaves {lost / 21:.0%} of all tokens unread"
     )
 

@@ -253,7 +253,7 @@ def _tokenised(
         tables[name], truncations[name] = _tokens_of(rows, problem, settings)
         if name == "train" and oversample:
             tables[name] = _oversampled(tables[name], problem.name)
-        log.info("%s: %s", name, describe(truncations[name], settings.max_length))
+        log.info("%s: %s", name, describe(truncations[name], settings))
     for name in MEASURED:
         numbered = tables[name].add_column("position", list(range(len(tables[name]))))
         tables[name] = numbered.select(np.argsort(-np.asarray(numbered["length"]), kind="stable"))

@@ -114,6 +114,11 @@ class EncodeSettings:
         """Whether a document is read as far as the model reads at once, or less."""
         return self.chunks is None or (self.max_tokens is not None and self.max_tokens <= self.max_length)
 
+    @property
+    def limit(self) -> int | None:
+        """Tokens of a document that are read; None: all."""
+        return min(self.max_length, self.max_tokens or self.max_length) if self.is_cut else self.max_tokens
+
 
 def token_rules(config: PretrainedConfig) -> TokenRules:
     """Return the rules of a model: encoder-decoders classify by the state of the one end token."""
@@ -304,17 +309,22 @@ def kept_places(owners: Sequence[int | None], max_length: int, side: str) -> lis
     return places
 
 
-def describe(counts: Truncation, max_length: int | None, *, chunked: int = 0) -> str:
+def describe(counts: Truncation, settings: EncodeSettings | None) -> str:
     """Say in words how many documents were truncated, and how many are read in chunks."""
+    limit, size = (None, counts.longest) if settings is None else (settings.limit, settings.max_length)
+    is_whole = settings is not None and not settings.is_cut
+    chunked = sum(count for length, count in counts.lengths.items() if length > size) if is_whole else 0
     noun = "document" if counts.documents == 1 else "documents"
     text = f"{counts.documents} {noun}, longest {'at least ' if counts.partly else ''}{counts.longest} tokens"
     if chunked:
         text += f", {chunked} read in chunks"
     if not counts.truncated:
         return f"{text}, none truncated"
-    lost = sum(max(0, length - (max_length or length)) * count for length, count in counts.lengths.items())
+    if limit is None:
+        return f"{text}, {counts.truncated} of {counts.documents} pairs with the end of the shorter text cut off"
+    lost = sum(max(0, length - limit) * count for length, count in counts.lengths.items())
     share = lost / max(1, sum(length * count for length, count in counts.lengths.items()))
-    cut = f"{counts.truncated} of {counts.documents} truncated to {max_length} tokens"
+    cut = f"{counts.truncated} of {counts.documents} truncated to {limit} tokens"
     return f"{text}, {cut}, which leaves {share:.0%} of all tokens unread"
 
 

@@ -126,7 +126,7 @@ def _pairs_in_chunks(
     if most is not None:
         begun = [beginnings(side, tokenizer, most) for side in sides]
         sides, partly = [side.texts for side in begun], begun[0].cut | begun[1].cut
-    chunked, lengths = [], []
+    chunked, lengths, cut = [], [], 0
     for text, other in zip(*sides, strict=True):
         found = tokenizer([text], [other], return_attention_mask=False, verbose=False)
         refuse_empty([text], found["input_ids"])
@@ -134,8 +134,8 @@ def _pairs_in_chunks(
         lengths.append(len(found["input_ids"][0]))
         whole = {name: found[name][0] for name in ("input_ids", "token_type_ids") if name in found}
         if lengths[-1] <= length or not found.is_fast:
-            short = cut_rows(found, tokenizer, [text], [other], max_length=length)
-            chunked.append(short)
+            chunked.append(cut_rows(found, tokenizer, [text], [other], max_length=length))
+            cut += lengths[-1] > length
             continue
         owners = found.sequence_ids(0)
         if most is not None and len(owners) > most:
@@ -143,8 +143,9 @@ def _pairs_in_chunks(
             owners = [owners[place] for place in kept]
             whole = {name: [values[place] for place in kept] for name, values in whole.items()}
         places = pair_places(owners, whole["input_ids"], settings, options)
+        cut += lengths[-1] > (most or lengths[-1]) or len(set().union(*places)) < len(owners)
         chunked.append([{name: [values[place] for place in row] for name, values in whole.items()} for row in places])
-    return chunked, count_lengths(lengths, most, len(partly))
+    return chunked, replace(count_lengths(lengths, most, len(partly)), truncated=cut)
 
 
 def pair_places(
