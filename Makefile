@@ -23,9 +23,10 @@ $(INSTALLED): pyproject.toml constraints.txt
 	$(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt -e ".[dev,docs]"
 	touch $@
 
-demo: $(INSTALLED)  ## train two methods and a baseline on real documents; ends with the table and where the report is
-	$(BIN)/foretoken train recipes/demo/prefix-propagation.yaml recipes/demo/prefix-tuning.yaml recipes/demo/tf-idf.yaml
-	$(BIN)/foretoken report runs/demo-prefix-propagation runs/demo-prefix-tuning runs/demo-tf-idf -o runs/demo-report
+DEMO = prefix-propagation prefix-propagation-words linear-probe linear-probe-words
+demo: $(INSTALLED)  ## whole documents: a trained prefix, the linear probe it starts from, both with words beside; ends with the table and where the report is
+	$(BIN)/foretoken train $(DEMO:%=recipes/demo/%.yaml)
+	$(BIN)/foretoken report $(DEMO:%=runs/demo-%) -o runs/demo-report
 
 study: $(INSTALLED)  ## the study of docs/guide/study.md: hours; needs FORETOKEN_DATA; goes on where it was
 	for part in sst2 cola hyperpartisan mrpc rte wnut17 20newsgroups; do \

@@ -7,6 +7,8 @@ KEYS = PROBLEMS | {  # of recipes and sweep files, by their dotted names
     "tasks": "train one recipe per task (`foretoken train a.yaml b.yaml`); one server answers for all of them",
     "storage": "leave it out; a sweep's state is in the folders of its runs, and --ray ADDRESS takes many machines",
     "training.activation_offload": "leave it out; training.gradient_checkpointing: true saves more",
+    "chunks.pool": "head.pool says what one head reads of all chunks",
+    "chunks.at_most": "max_tokens says how many tokens of a document are read",
     "prune": "leave it out; training.early_stopping_patience ends a run that gains nothing",
 }
 VERBS = {

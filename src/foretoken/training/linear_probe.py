@@ -72,8 +72,10 @@ def fit_probe(
             break
     held, strength, found = min(tried, key=lambda one: one[0]) if tried else (float("nan"), 1e-2, x[:0, :1])
     mean, scale = _standard(x)
-    weight, bias = _minimum((x - mean) / scale, labels, loss, strength, _zeros(x, outputs))
-    weight = weight / scale[:, None]
+    basis = _basis((x - mean) / scale)
+    rotated = ((x - mean) / scale) @ basis
+    weight, bias = _minimum(rotated, labels, loss, strength, _zeros(rotated, outputs))
+    weight = basis @ weight / scale[:, None]
     rows = torch.cat([part.rows for part in parts]) if parts else torch.zeros(0, dtype=torch.long)
     return LinearProbe(weight.T, bias - mean @ weight, strength, held, rows, found)
 
@@ -119,8 +121,10 @@ class _Part:
         others = torch.ones(len(x), dtype=torch.bool)
         others[rows] = False
         mean, scale = _standard(x[others])
-        held, rest = (x[rows] - mean) / scale, (x[others] - mean) / scale
-        return cls(rest, labels[others], held, labels[rows], rows, loss, _zeros(x, outputs), held[:, :0])
+        rest = (x[others] - mean) / scale
+        basis = _basis(rest)
+        held, rest = (x[rows] - mean) / scale @ basis, rest @ basis
+        return cls(rest, labels[others], held, labels[rows], rows, loss, _zeros(rest, outputs), held[:, :0])
 
     def held_out_loss(self, strength: float) -> float:
         """Fit the others and return the mean loss of the fold."""
@@ -134,6 +138,11 @@ def _zeros(x: Tensor, outputs: int) -> tuple[Tensor, Tensor]:
     return x.new_zeros(x.shape[1], outputs), x.new_zeros(outputs)
 
 
+def _basis(x: Tensor) -> Tensor:
+    """Return orthonormal columns that span the rows (n, F): of fewer documents than features, no weight lies beside."""
+    return torch.linalg.qr(x.T).Q if len(x) < x.shape[1] else torch.eye(x.shape[1], dtype=x.dtype)
+
+
 def _standard(x: Tensor) -> tuple[Tensor, Tensor]:
     """Return mean and standard deviation of each feature; 1 for one that is the same everywhere."""
     mean, scale = x.mean(dim=0), x.std(dim=0, correction=0)
@@ -144,18 +153,19 @@ def _minimum(
     x: Tensor, labels: Tensor, loss: Loss, strength: float, start: tuple[Tensor, Tensor]
 ) -> tuple[Tensor, Tensor]:
     """Return weights (F, C) and bias (C,) at the minimum of the penalised loss, by L-BFGS."""
-    weight, bias = (part.clone().requires_grad_() for part in start)
-    penalty = 1 / (2 * strength * len(x))
-    optimizer = torch.optim.LBFGS(
-        [weight, bias], max_iter=_ITERATIONS, tolerance_grad=1e-6, tolerance_change=1e-10, line_search_fn="strong_wolfe"
-    )
+    from scipy.optimize import minimize
 
-    def closure() -> Tensor:
-        optimizer.zero_grad()
-        value = loss(x @ weight + bias, labels) + penalty * weight.square().sum()
-        value.backward()  # type: ignore[no-untyped-call]
-        return value
+    penalty, size = 1 / (2 * strength * len(x)), start[0].numel()
+
+    def objective(numbers: np.ndarray) -> tuple[float, np.ndarray]:
+        both = torch.from_numpy(numbers).to(x.dtype).requires_grad_()
+        weight = both[:size].reshape(start[0].shape)
+        value = loss(x @ weight + both[size:], labels) + penalty * weight.square().sum()
+        (gradient,) = torch.autograd.grad(value, both)
+        return float(value), gradient.double().numpy()
 
     with torch.enable_grad():
-        optimizer.step(closure)  # type: ignore[arg-type]
-    return weight.detach(), bias.detach()
+        first = torch.cat([part.flatten() for part in start]).double().numpy()
+        options = {"maxiter": _ITERATIONS, "ftol": 1e-12, "gtol": 1e-7}
+        found = torch.from_numpy(minimize(objective, first, jac=True, method="L-BFGS-B", options=options).x).to(x.dtype)
+    return found[:size].reshape(start[0].shape), found[size:]

@@ -2,6 +2,7 @@
 
 import numpy as np
 import pytest
+import torch
 from datasets import Dataset
 from scipy.optimize import minimize
 from scipy.special import expit, logsumexp
@@ -109,13 +110,15 @@ def test_the_stack_is_scipys_optimum(kind, has_head):
 
     best = minimize(objective, [0.5] * (1 + has_head), method="Nelder-Mead", options={"xatol": 1e-9, "fatol": 1e-14}).x
     assert (best > 0.01).all()
-    np.testing.assert_allclose(stack(problem, truth, head, words)[not has_head :], best, rtol=1e-5)
+    given = torch.as_tensor(problem.targets.standardised(truth) if kind == "regression" else truth)
+    found = stack(problem, given, torch.as_tensor(head) if has_head else None, torch.as_tensor(words))
+    np.testing.assert_allclose(found[not has_head :], best, rtol=1e-5)
 
 
 def test_what_is_always_wrong_gets_no_weight_and_what_is_always_right_an_end():
     problem, data = posed("classification", 60)
-    truth = np.asarray(data["label"])
-    right = np.eye(3)[truth]
+    truth = torch.tensor(data["label"])
+    right = torch.eye(3, dtype=torch.float64)[truth]
     assert stack(problem, truth, right, -right)[1] == 0.0
     assert 2 < stack(problem, truth, None, right)[1] < 20
 
