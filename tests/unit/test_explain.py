@@ -19,7 +19,7 @@ from foretoken.backbones.pooling import ATTENTION
 from foretoken.data.plain_table import PlainTable
 from foretoken.data.readers.rows import BadRows
 from foretoken.errors import ConfigError
-from foretoken.inference.attributions import ExplainOptions, integrated_gradients
+from foretoken.inference.attributions import ExplainOptions, ReadDocument, integrated_gradients
 from foretoken.inference.explain import check_explainable, explain_rows
 from foretoken.inference.passages import LONGEST, Scored, passages_of, words_of
 from foretoken.inference.predictor import Predictor
@@ -28,6 +28,7 @@ from foretoken.training.baseline.options import TfidfOptions
 from foretoken.training.baseline.tfidf import Tfidf, new_vectorizer
 from foretoken.training.problems import make_problem
 from foretoken.training.recipe.recipe import ChunkOptions
+from foretoken.training.tokens.encode import PaddingCollator
 from foretoken.training.tokens.places import SPECIAL, Span, place_tokens
 from foretoken.tuner import replace_head
 from foretoken.tuner.dimensions import embedding_of, inner_of
@@ -68,10 +69,22 @@ def row_of(family, predictor):
     return {"input_ids": [*ids, end]}, [True] * 19 + [False]
 
 
+def gradients(predictor, row, target, is_text):
+    document = ReadDocument.of(predictor, [row], ExplainOptions())
+    return integrated_gradients(document, 0, target, is_text, ExplainOptions())
+
+
 def logit(model, row, target=1):
     ids = torch.tensor([row["input_ids"]])
     with torch.no_grad():
         return float(model(input_ids=ids, attention_mask=torch.ones_like(ids)).logits[0, target])
+
+
+def document_logit(model, *rows, target=2):
+    """Return the logit of a document whose rows are read together."""
+    batch = PaddingCollator(0)(rows)
+    with torch.no_grad():
+        return float(foretoken.document_logits(model, batch, torch.zeros(len(rows), dtype=torch.long))[0, target])
 
 
 @pytest.mark.parametrize("packing", [True, False])
@@ -81,7 +94,7 @@ def test_the_scores_are_what_hiding_the_text_takes_from_the_logit(family, method
     try:
         predictor = predictor_of(family, method)
         row, is_text = row_of(family, predictor)
-        scores, delta = integrated_gradients(predictor, row, 1, is_text, ExplainOptions())
+        scores, delta = gradients(predictor, row, 1, is_text)
         assert abs(delta) <= 0.01 * np.abs(scores).sum()
         assert scores[-1] == 0
         known, table = logit(predictor.model, row), embedding_of(inner_of(predictor.model))
@@ -112,7 +125,7 @@ def test_a_linear_model_is_explained_exactly():
     model = Sum()
     predictor = Predictor(model, tokenizer_of("bert"), make_problem("classification", ["a", "b"]), 60)
     row, is_text = row_of("bert", predictor)
-    scores, _ = integrated_gradients(predictor, row, 1, is_text, ExplainOptions())
+    scores, _ = gradients(predictor, row, 1, is_text)
     per_token = (model.embedding.weight @ model.weight)[:, 1].detach().numpy()
     expected = (per_token[row["input_ids"]] - per_token[0]) * is_text  # [PAD]
     np.testing.assert_allclose(scores, expected, atol=1e-5)
@@ -122,7 +135,7 @@ def test_a_plain_model_is_explained_as_by_captum():
     predictor = predictor_of("bert", "full")
     row, is_text = row_of("bert", predictor)
     predictor.tokenizer.mask_token = "word35"
-    scores, _ = integrated_gradients(predictor, row, 2, is_text, ExplainOptions())
+    scores, _ = gradients(predictor, row, 2, is_text)
     ids = torch.tensor([row["input_ids"]])
     hidden = torch.where(torch.tensor([is_text]), predictor.tokenizer.mask_token_id, ids)
     plain = tiny.model("bert")
@@ -134,19 +147,19 @@ def test_a_plain_model_is_explained_as_by_captum():
 def read(predictor, text, pair=None):
     table = {"id": ["1"], "text": [text]} | ({} if pair is None else {"text_pair": [pair]})
     columns, _ = predictor.problem.encode(PlainTable(table), predictor.settings)
-    return columns["sequences"][0] if "sequences" in columns else [{"input_ids": columns["input_ids"][0]}]
+    return columns["sequences"][0]
 
 
 @pytest.mark.parametrize("side", ["left", "right"])
 @pytest.mark.parametrize("length", [7, 11, 60])
-@pytest.mark.parametrize("kind", ["text", "pair", "chunks", "ended"])
+@pytest.mark.parametrize("kind", ["text", "pair", "chunks", "all chunks", "pair, chunks", "ended"])
 def test_every_token_that_is_read_has_its_place(kind, length, side):
     family = "bart" if kind == "ended" else "bert"
     predictor = replace(predictor_of(family, "full"), max_length=length)
     predictor.tokenizer.truncation_side = side
-    if kind == "chunks":
-        predictor = replace(predictor, chunks=ChunkOptions(overlap=2, at_most=3))
-    text, pair = (TEXT + " [CLS] word4" if kind == "ended" else TEXT), ("word5 lunch word6" if kind == "pair" else None)
+    if "chunks" in kind:
+        predictor = replace(predictor, chunks=ChunkOptions(overlap=1), max_tokens=None if "all" in kind else 12)
+    text, pair = (TEXT + " [CLS] word4" if kind == "ended" else TEXT), ("word5 lunch word6" if "pair" in kind else None)
     placed = place_tokens(text, pair, predictor.settings)
     rows = read(predictor, text, pair)
     assert [row["input_ids"] for row in placed.rows] == [row["input_ids"] for row in rows]
@@ -218,19 +231,38 @@ def test_a_pools_weights_are_those_of_its_tokens():
     assert explained(predictor, TEXT)["by"] == "gradients"
 
 
-@pytest.mark.parametrize("pool", ["mean", "max"])
-def test_chunks_tell_their_shares_and_the_tokens_in_them(pool):
-    predictor = replace(predictor_of("bert", "lora"), max_length=8, chunks=ChunkOptions(overlap=2, pool=pool))
-    predictor = replace(predictor, problem=make_problem("classification", ["a", "b", "c"], chunks=predictor.chunks))
-    answer = explained(predictor, TEXT, label="c")
-    logits = [logit(predictor.model, row, 2) for row in read(predictor, TEXT)]
-    pooled = np.mean(logits) if pool == "mean" else max(logits)
-    assert sum(item["score"] for item in answer["chunks"]) == pytest.approx(pooled, abs=1e-5)
-    assert len(answer["chunks"]) == (len(logits) if pool == "mean" else 1)
+@pytest.mark.parametrize("pool", [None, "mean-max-std", "attention"])
+def test_chunks_tell_what_the_logit_loses_without_them_and_the_tokens_in_them(pool):
+    """Of a head of transformers' own, which reads each alone, that is its part of the mean."""
+    predictor = predictor_of("bert", "lora")
+    if pool is not None:
+        model = tiny.shaken(
+            get_peft_model(replace_head(tiny.model("bert"), pool=pool), foretoken.LoraConfig(task_type="SEQ_CLS"))
+        ).eval()
+        predictor = replace(predictor, model=model)
+    predictor = replace(predictor, max_length=8, chunks=ChunkOptions(overlap=2))
+    answer, rows = explained(predictor, TEXT, label="c"), read(predictor, TEXT)
+    shares = [item["score"] for item in answer["chunks"]]
+    if pool is None:
+        expected = [logit(predictor.model, row, 2) / len(rows) for row in rows]
+    else:
+        whole = document_logit(predictor.model, *rows)
+        expected = [whole - document_logit(predictor.model, *rows[:row], *rows[row + 1 :]) for row in range(len(rows))]
+    assert sorted(shares) == pytest.approx(sorted(expected), abs=1e-5)
     assert all(item["text"] == TEXT[item["start"] : item["end"]] for item in answer["chunks"] + answer["evidence"])
-    if pool == "max":
-        (chunk,) = answer["chunks"]
-        assert all(chunk["start"] <= item["start"] and item["end"] <= chunk["end"] for item in answer["evidence"])
+    if pool is not None:  # the gradients of a row are what hiding its text takes from the document's logit
+        document, is_text = (
+            ReadDocument.of(predictor, rows, ExplainOptions()),
+            [token > 3 for token in rows[1]["input_ids"]],
+        )
+        scores, delta = integrated_gradients(document, 1, 2, is_text, ExplainOptions())
+        blank = predictor.tokenizer.eos_token_id  # the embedding of padding is 0
+        hidden = {
+            "input_ids": [blank if own else token for token, own in zip(rows[1]["input_ids"], is_text, strict=True)]
+        }
+        assert scores.sum() + delta == pytest.approx(
+            whole - document_logit(predictor.model, rows[0], hidden, *rows[2:]), abs=1e-4
+        )
 
 
 def test_several_labels_each_have_their_evidence():
