@@ -19,7 +19,7 @@ from foretoken.inference.predictor import load_for_inference
 from foretoken.training.run import train
 from foretoken.training.run.prepare import prepare
 
-from support.saved import LABELS, model_of, save_adapter, save_base
+from support.saved import LABELS, model_of, save_adapter
 
 pytest.importorskip("onnxscript")
 pytestmark = pytest.mark.filterwarnings("ignore")  # of torch's exporter
@@ -50,16 +50,20 @@ def answers(cli, folder, *texts):
     return [json.loads(line) for line in done.out.splitlines()]
 
 
-def test_the_lines_of_the_readme_answer_as_predict_does_without_foretoken(exported, adapter, cli):
-    code = readme_code(exported).replace('"one text", "and another one"', ", ".join(map(repr, TEXTS)))
-    code = WITHOUT + code + "\nprint(probabilities.tolist())\n"
-    done = subprocess.run([sys.executable, "-c", code], cwd=exported, capture_output=True, text=True, check=False)
+def said_by_the_readme(folder, texts):
+    code = readme_code(folder).replace('"one text", "and another one"', ", ".join(map(repr, texts)))
+    done = subprocess.run(
+        [sys.executable, "-c", WITHOUT + code], cwd=folder, capture_output=True, text=True, check=False
+    )
     assert done.returncode == 0, done.stderr
-    said, probabilities = map(eval, done.stdout.splitlines())
-    expected = answers(cli, adapter, *TEXTS)
-    assert [label for label, _ in said] == [row["label"] for row in expected]
-    wanted = [[row["probabilities"][label] for label in LABELS] for row in expected]
-    np.testing.assert_allclose(probabilities, wanted, atol=2e-5)
+    return [eval(line) for line in done.stdout.splitlines()]
+
+
+def test_the_lines_of_the_readme_answer_as_predict_does_without_foretoken(exported, adapter, cli):
+    said, expected = said_by_the_readme(exported, TEXTS), answers(cli, adapter, *TEXTS)
+    assert [row["label"] for row in said] == [row["label"] for row in expected]
+    for row, wanted in zip(said, expected, strict=True):
+        assert row["probabilities"] == pytest.approx(wanted["probabilities"], abs=1e-5)
 
 
 LABEL_SCALING = {"kind": "vector", "weight": [2.0, 0.5, 1.5], "bias": [0.3, -0.2, 0.1], "link": "sigmoid"}
@@ -91,24 +95,22 @@ def test_the_lines_of_the_readme_decide_as_predict_does(name, shared, adapter, t
     config = json.loads((tmp_path / "out" / "config.json").read_text())
     assert config["problem"] == card.get("problem", "classification")
     assert (config["adapters"]["a5"] if shared else config)["decision"] == (kind and {kind: decision[kind]})
-    code = readme_code(tmp_path / "out").replace('"one text", "and another one"', ", ".join(map(repr, texts)))
-    command = [sys.executable, "-c", WITHOUT + code]
-    done = subprocess.run(command, cwd=tmp_path / "out", capture_output=True, text=True, check=False)
-    assert done.returncode == 0, done.stderr
-    said, expected = [eval(line) for line in done.stdout.splitlines()], answers(cli, sources[0], *texts)
-    rows = [[one] for one in said[0]] if kind == "weights" else said
-    assert [[label for label, _ in row] for row in rows] == [row.get("labels", [row.get("label")]) for row in expected]
-    for row, wanted in zip(rows, expected, strict=True):
-        assert dict(row) == pytest.approx({label: wanted["probabilities"][label] for label, _ in row}, abs=2e-5)
-    assert kind is None or len({str([label for label, _ in row]) for row in rows}) > 1
+    said, expected = said_by_the_readme(tmp_path / "out", texts), answers(cli, sources[0], *texts)
+    for row, wanted in zip(said, expected, strict=True):
+        assert [row.get(key) for key in ("label", "labels")] == [wanted.get(key) for key in ("label", "labels")]
+        assert row["probabilities"] == pytest.approx(wanted["probabilities"], abs=1e-5)
+    assert kind is None or len({str(row.get("labels", row.get("label"))) for row in said}) > 1
 
 
 def test_the_folder_says_what_it_is(exported):
-    assert {file.name for file in exported.iterdir()} == {"model.onnx", "tokenizer.json", "config.json", "README.md"}
+    files = {"model.onnx", "tokenizer.json", "config.json", "read.py", "README.md"}
+    assert {file.name for file in exported.iterdir()} == files
     config = json.loads((exported / "config.json").read_text())
     assert config["labels"] == list(LABELS)
     assert (config["max_length"], config["scaling"], config["opset"]) == (40, SCALING, 20)
     assert config["inputs"] == ["input_ids", "attention_mask"]
+    assert config["outputs"] == ["logits", "probabilities"]
+    assert config["pool"] is None
     assert 0 < config["largest_difference"] <= 1e-4
 
 
@@ -123,25 +125,6 @@ def test_8_bits_cost_what_they_save(exported, tmp_path, monkeypatch):
     assert 0 < np.abs(whole - small).max() < 0.2 * np.abs(whole).max()
     weights = sum(p.numel() for p in model_of("bert", "SEQ_CLS").bert.encoder.parameters() if p.dim() > 1)
     assert (exported / "model.onnx").stat().st_size - file.stat().st_size > 2 * weights
-
-
-@pytest.mark.slow
-def test_chunks_are_cut_and_pooled_as_they_were_trained_in_torch_alone(tmp_path, cli, monkeypatch):
-    chunks = {"pool": "max", "overlap": 3, "at_most": 2}
-    base = tmp_path / "base"
-    save_base(base)
-    card = {"recipe": {"model": str(base), "chunks": chunks}, "max_length": 12, "scaling": SCALING}
-    source = save_adapter(tmp_path / "mail", base=base, **card)
-    assert cli("export", source, "--to", "torch", "--output", tmp_path / "out").code == 0
-    text = " ".join(f"word{number}" for number in range(30))
-    code = readme_code(tmp_path / "out").replace("a text of any length", text)
-    code = code.replace("print(", "said = (")
-    monkeypatch.chdir(tmp_path / "out")
-    namespace = {}
-    exec(code, namespace)
-    (expected,) = answers(cli, source, text)
-    assert len(namespace["found"]) == 2
-    assert namespace["said"] == [(expected["label"], pytest.approx(expected["probability"], abs=2e-5))]
 
 
 @pytest.mark.slow

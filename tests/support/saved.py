@@ -2,6 +2,8 @@
 
 import json
 
+from foretoken import replace_head
+
 from support import tiny
 from support.table import adapted
 from support.tiny_run import make_tokenizer
@@ -9,16 +11,23 @@ from support.tiny_run import make_tokenizer
 LABELS = ("ham", "spam", "news")
 
 
-def save_adapter(folder, family="bert", method="prefix-propagation", *, base=None, task="SEQ_CLS", seed=3, **card):
+def save_adapter(
+    folder, family="bert", method="prefix-propagation", *, base=None, task="SEQ_CLS", seed=3, head=None, **card
+):
     """Write base model, adapter, tokenizer and card below a folder; return the adapter's."""
     base = base or save_base(folder.with_name(folder.name + "-base"), family, task)
     model = model_of(family, task)
+    if card.get("problem") == "regression":
+        model = tiny.model(family, task, num_hidden_layers=1, num_labels=max(1, len(card["labels"])))
+    if head is not None:
+        replace_head(model, **head)
     model.config.name_or_path = str(base)
     adapter = tiny.shaken(adapted(model, method, task_type=task), seed=seed)
     adapter.peft_config["default"].base_model_name_or_path = str(base)
     adapter.save_pretrained(folder)
     tokenizer_of(family).save_pretrained(folder)
-    values = {"problem": "classification", "labels": list(LABELS), "recipe": {"model": str(base)}}
+    recipe = {"model": str(base)} | ({} if head is None else {"head": head}) | card.pop("recipe", {})
+    values = {"problem": "classification", "labels": list(LABELS), "recipe": recipe}
     (folder / "foretoken.json").write_text(json.dumps(values | card))
     return folder
 

@@ -22,6 +22,7 @@ from torch import Tensor, nn
 
 from foretoken.backbones.module_value import Arguments, Keywords, ModuleValue
 from foretoken.errors import AdapterError
+from foretoken.machine.tracing import is_exported
 
 _SMALLEST = 1e-12  # variance
 ATTENTION = "attention_pool"  # the body's module that scores tokens, (B, N, D) -> (B, N, 1), for the pool of that name
@@ -29,7 +30,8 @@ ATTENTION = "attention_pool"  # the body's module that scores tokens, (B, N, D) 
 
 def first(states: Tensor, mask: Tensor) -> Tensor:
     """Return each document's first token that is no padding: (B, N, D), (B, N) bool -> (B, D)."""
-    return states[torch.arange(len(states), device=states.device), mask.int().argmax(dim=1)]
+    chosen = torch.arange(mask.shape[1], device=mask.device) == mask.int().argmax(dim=1, keepdim=True)
+    return states.masked_fill(~chosen[..., None], 0).sum(dim=1)  # of indices PyTorch exports no graph of every size
 
 
 def mean(states: Tensor, mask: Tensor) -> Tensor:
@@ -193,7 +195,8 @@ class Pooling:
 
     def note_prefix(self, states: Tensor, mask: Tensor) -> None:
         """Note the prefix in (B, P + N, D) last hidden states, if the (B, P) mask says that every document has one."""
-        self.prefix = states[:, 0] if bool(mask[:, 0].all()) else None
+        # a graph is of one adapter, and knows no values
+        self.prefix = states[:, 0] if is_exported() or bool(mask[:, 0].all()) else None
 
     def pooled(self, body: nn.Module, states: Tensor) -> Tensor:
         """(S, N, D) -> (B, F).

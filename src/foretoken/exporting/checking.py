@@ -3,12 +3,19 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping
+from pathlib import Path
 from typing import Any, TypeAlias
 
 import torch
+from tokenizers import Tokenizer
 
+from foretoken.data.problems import OF_TEXTS
 from foretoken.errors import BackboneError, cut
-from foretoken.exporting.graph import Graph, Inputs, Sample
+from foretoken.exporting import read
+from foretoken.exporting.graph import Graph, Inputs, Sample, head_arrays, plain_tokens
+from foretoken.inference.predictor import Predictor
+from foretoken.training.tokens.texts import encode_texts
+from foretoken.tuner.heads import logits_of_summaries
 
 Run: TypeAlias = Callable[[Sample], Mapping[str, Any]]  # outputs by name, as arrays
 TOLERANCE = 1e-4  # of outputs up to 1, and a share of larger ones; rounding in another order makes less
@@ -47,3 +54,42 @@ def check(run: Run, samples: Iterable[Sample], expected: Iterable[Inputs]) -> fl
             "model cannot be exported for documents of every length; serve it with foretoken itself"
         )
     return found
+
+
+def check_head(graph: Graph, expected: Iterable[Inputs]) -> None:
+    """Raise BackboneError unless `read.py` makes the model's logits of summaries, of one chunk and of several."""
+    head = head_arrays(graph)
+    if not head:
+        return
+    about = {"pool": graph.pool}
+    for outputs in expected:
+        rows = outputs["summaries"]
+        for chosen in (rows, rows[:1]):
+            with torch.no_grad():
+                right = logits_of_summaries(graph.model, chosen, torch.zeros(len(chosen), dtype=torch.long))[0]
+            found = torch.as_tensor(read.logits_of(about, head, chosen.numpy()))
+            if not ((found - right).abs() <= TOLERANCE * right.abs().clamp(min=1)).all():
+                raise BackboneError(
+                    "the head computes more than its weights say; serve the model with foretoken itself"
+                )
+
+
+def check_rows(predictor: Predictor, tokenizer: Path, about: Mapping[str, Any]) -> None:
+    """Raise BackboneError unless `read.py` makes the chunks of training of long and short texts."""
+    if predictor.problem.name not in OF_TEXTS:
+        return
+    fast, plain = Tokenizer.from_file(str(tokenizer)), plain_tokens(predictor.tokenizer)
+    generator = torch.Generator().manual_seed(0)
+    short, long = (
+        str(predictor.tokenizer.decode(plain[torch.randint(len(plain), (size,), generator=generator)]))
+        for size in (5, 2 * predictor.max_length + 50)
+    )
+    pairs = [long, short] if predictor.problem.pairs else None
+    wanted = encode_texts([short, long], pairs, predictor.settings)[0]["sequences"]
+    texts: list[read.Text] = [(short, long), (long, short)] if pairs else [short, long]
+    for text, rows in zip(texts, wanted, strict=True):
+        found = read.rows_of(fast, about, text)
+        if [{name: row[name] for name in rows[0]} for row in found] != rows:
+            raise BackboneError(
+                "tokenizer.json cuts a text otherwise than training did; serve the model with foretoken itself"
+            )

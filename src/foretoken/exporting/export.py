@@ -31,8 +31,8 @@ def export(
 ) -> float:
     """Write a trained model as a folder that runs without foretoken, peft and transformers.
 
-    The folder holds the graph for any number and length of documents, ``tokenizer.json``, ``config.json`` (labels,
-    longest document, chunks, recalibration) and a ``README.md`` with the lines of Python that run it.
+    The folder holds the graph for any number and length of documents, the head, ``tokenizer.json``, ``config.json``
+    (labels, lengths, chunks, recalibration), ``read.py``, which reads and answers with numpy, and a ``README.md``.
 
     Args:
         source: a run, adapter or model folder; with ``shared`` several of them.

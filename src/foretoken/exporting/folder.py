@@ -2,37 +2,26 @@
 
 from __future__ import annotations
 
+import io
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 from tokenizers import Tokenizer
 from transformers import PreTrainedTokenizerBase
 
 from foretoken import __version__
-from foretoken.data.problems import MULTI_LABEL, REGRESSION
+from foretoken.data.problems import OF_TEXTS, REGRESSION
 from foretoken.errors import AdapterError
-from foretoken.exporting.graph import IDS, MASK, TYPES, reads_types
-from foretoken.exporting.words import OFFSET_CODE
+from foretoken.exporting import read
+from foretoken.exporting.graph import IDS, MASK, TYPES, Graph, head_arrays, reads_types
 from foretoken.files import JsonObject, write_text
 from foretoken.inference.predictor import Predictor
-from foretoken.options import to_dict
 from foretoken.training.problems.regression import Regression
+from foretoken.training.tokens.chunks import sentence_ends
 
-CONFIG, README, TOKENIZER = "config.json", "README.md", "tokenizer.json"
-FORMAT = 1
-_READ = {"input_ids": "ids", "attention_mask": "attention_mask", "token_type_ids": "type_ids"}  # of an encoding
-_RUNS = {  # by target: what is imported, how the model is loaded, and run
-    "onnx": (
-        ["from onnxruntime import InferenceSession"],
-        'InferenceSession("model.onnx")',
-        "model.run(None, {name: np.array([getattr(x, key) for x in found]) for name, key in READ.items()})",
-    ),
-    "torch": (
-        ["import torch"],
-        'torch.export.load("model.pt2").module()',
-        "[x.detach().numpy() for x in model(*(torch.tensor([getattr(x, k) for x in found]) for k in READ.values()))]",
-    ),
-}
+CONFIG, README, TOKENIZER, READ, HEAD = "config.json", "README.md", "tokenizer.json", "read.py", "head.npz"
+FORMAT = 2
 
 
 def input_names(predictor: Predictor) -> list[str]:
@@ -41,19 +30,25 @@ def input_names(predictor: Predictor) -> list[str]:
 
 
 def write_tokenizer(predictor: Predictor, path: Path) -> None:
-    """Write a tokenizer that truncates or cuts into chunks, and pads, as the model was trained.
+    """Write a tokenizer that cuts what is not read in chunks, and pads, as the model was trained.
 
     Raises:
         AdapterError: it is none of the tokenizers library.
     """
-    tokenizer, chunks = predictor.tokenizer, predictor.chunks
+    tokenizer, longest = predictor.tokenizer, longest_of(predictor)
     fast = backend_of(tokenizer)
-    if chunks is None:
-        fast.enable_truncation(predictor.max_length, direction=tokenizer.truncation_side)
-    else:
-        fast.enable_truncation(predictor.max_length, stride=chunks.overlap)
+    if longest is not None:
+        side = tokenizer.truncation_side if predictor.settings.is_cut else "right"
+        fast.enable_truncation(longest, direction=side)
     fast.enable_padding(pad_id=int(tokenizer.pad_token_id), pad_token=str(tokenizer.pad_token))  # on the right
     write_text(path, fast.to_str(pretty=True))
+
+
+def longest_of(predictor: Predictor) -> int | None:
+    """Return how many tokens of a text are read; None: all of them."""
+    if predictor.settings.is_cut:
+        return min(predictor.max_length, predictor.max_tokens or predictor.max_length)
+    return predictor.max_tokens
 
 
 def backend_of(tokenizer: PreTrainedTokenizerBase) -> Tokenizer:
@@ -70,19 +65,34 @@ def backend_of(tokenizer: PreTrainedTokenizerBase) -> Tokenizer:
     return copy
 
 
-def config_of(predictor: Predictor, **more: Any) -> JsonObject:
-    """Return what config.json says: labels, recalibration, and how documents become tokens."""
+def config_of(predictor: Predictor, graph: Graph, **more: Any) -> JsonObject:
+    """Return what config.json says: how texts become tokens, what is kept of chunks, labels and recalibration."""
     return {
         "format": FORMAT,
         "foretoken": __version__,
         "problem": predictor.problem.name,
-        "max_length": predictor.max_length,
-        "pad_token_id": int(predictor.tokenizer.pad_token_id),
-        "pairs": predictor.problem.pairs,
-        "chunks": None if predictor.chunks is None else to_dict(predictor.chunks),
-        "inputs": input_names(predictor),
+        **reading_of(predictor),
+        "pool": graph.pool,
+        "outputs": graph.output_names,
+        "words": predictor.words is not None,
         **answers_of(predictor),
         **more,
+    }
+
+
+def reading_of(predictor: Predictor) -> JsonObject:
+    """Return how texts become the inputs of the graph."""
+    chunks = None
+    if not predictor.settings.is_cut and predictor.chunks is not None:
+        ends = sorted(sentence_ends(predictor.tokenizer))
+        chunks = {"overlap": predictor.chunks.overlap, "sentence_ends": ends}
+    return {
+        "max_length": predictor.max_length,
+        "max_tokens": longest_of(predictor),
+        "chunks": chunks,
+        "pad_token_id": int(predictor.tokenizer.pad_token_id),
+        "pairs": predictor.problem.pairs,
+        "inputs": input_names(predictor),
     }
 
 
@@ -94,158 +104,67 @@ def answers_of(predictor: Predictor) -> JsonObject:
     return {"labels": predictor.labels} | {name: it and it.to_dict() for name, it in fitted.items()} | targets
 
 
-def write_readme(path: Path, predictor: Predictor, *, target: str) -> None:
-    """Write the lines of Python that run the folder."""
-    imports, model, run = _RUNS[target]
-    load = f'tokenizer, model = Tokenizer.from_file("tokenizer.json"), {model}'
-    counting = [] if predictor.words is None else ["import re", "from collections import Counter"]
-    lines = [
-        "import json",
-        *counting,
-        "from pathlib import Path",
-        "import numpy as np",
-        *imports,
-        "from tokenizers import Tokenizer",
-        "",
-        load,
-    ]
-    lines += [] if predictor.words is None else [OFFSET_CODE]
-    lines += [*_about_lines(predictor), *_call_lines(predictor, run)]
-    _write(
-        path,
-        f"# An exported model\n\n{_about(predictor)}",
-        "onnxruntime" if target == "onnx" else target,
-        lines,
-        f"`config.json` has the labels, the longest document ({predictor.max_length} tokens) and "
-        f"{_scaling_words(predictor)}; `tokenizer.json` truncates and pads by itself.",
-    )
+def write_head(graph: Graph, path: Path) -> None:
+    """Write the head's weights for `read.py`; no file where the head is transformers' own."""
+    arrays: dict[str, Any] = head_arrays(graph)
+    if arrays:
+        buffer = io.BytesIO()
+        np.savez(buffer, **arrays)
+        path.write_bytes(buffer.getbuffer())
 
 
-def write_shared_readme(path: Path, predictor: Predictor, name: str) -> None:
-    """Write the lines of Python that run a graph with one of its adapters."""
-    lines = [
-        "import json",
-        "from pathlib import Path",
-        "import onnxruntime as ort",
-        "import numpy as np",
-        "from tokenizers import Tokenizer",
-        "",
-        'tokenizer, model = Tokenizer.from_file("tokenizer.json"), ort.InferenceSession("model.onnx")',
-        "adapter, options = ort.LoraAdapter(), ort.RunOptions()",
-        f'adapter.Load("adapters/{name}.onnx_adapter")  # once; then any of them in any run',
-        "options.add_active_adapter(adapter)",
-        *_about_lines(predictor, f'["adapters"][{name!r}]'),
-        _read_line(predictor),
-        _found_line(predictor),
-        "inputs = {name: np.array([getattr(x, key) for x in found]) for name, key in READ.items()}",
-        *_answer_lines(predictor, "model.run(None, inputs, options)"),
+def write_reading(folder: Path, predictor: Predictor, *, target: str, adapter: str | None = None) -> None:
+    """Write ``read.py`` and the README whose lines of Python run the folder, or one of its adapters."""
+    write_text(folder / READ, Path(read.__file__).read_text(encoding="utf-8"))
+    title = "An exported model" if adapter is None else "One exported graph, many adapters"
+    package = "onnxruntime" if target == "onnx" else "torch numpy"
+    code = "\n".join(_lines(predictor, "" if adapter is None else f"adapter={adapter!r}"))
+    parts = [
+        f"# {title}",
+        f"{_about(predictor, labels=adapter is None)}, exported by foretoken {__version__}.",
+        f"`pip install {package} tokenizers`, and in this folder:",
+        f"```python\n{code}\n```",
+        f"{_read_words(predictor)} `config.json` has what `read.py` goes by: lengths, labels and "
+        f"{_scaling_words(predictor)}.",
     ]
-    _write(
-        path,
-        f"# One exported graph, many adapters\n\nExported by foretoken {__version__}.",
-        "onnxruntime",
-        lines,
-        f"`config.json` has, for each adapter, the labels and {_scaling_words(predictor)}. A run without options is "
-        "the first adapter's.",
-    )
+    write_text(folder / README, "\n\n".join(parts) + "\n")
+
+
+def _lines(predictor: Predictor, arguments: str) -> list[str]:
+    """Return the lines that answer for texts, or yield the logits of a text whose words are tagged."""
+    if predictor.problem.name not in OF_TEXTS:
+        return [
+            "from read import Reader, rows_of",
+            "",
+            f"reader = Reader({arguments})",
+            'rows = rows_of(reader.tokenizer, reader.about, "one text")',
+            '(logits,) = reader.run(rows, "logits")  # of every token',
+        ]
+    texts = '("one text", "and its second one")' if predictor.problem.pairs else '"one text", "and another one"'
+    return [
+        "from read import Reader",
+        "",
+        f"reader = Reader({arguments})",
+        f"for answer in reader.answers([{texts}]):",
+        "    print(answer)",
+    ]
+
+
+def _about(predictor: Predictor, *, labels: bool) -> str:
+    names = ", ".join(predictor.labels[:8]) + (", ..." if len(predictor.labels) > 8 else "")
+    problem = predictor.problem.name.replace("_", " ").capitalize()
+    return f"{problem} of {names}" if names and labels else problem
+
+
+def _read_words(predictor: Predictor) -> str:
+    if not predictor.settings.is_cut:
+        return f"Texts of any length are read whole, in chunks of at most {predictor.max_length} tokens."
+    return f"What is beyond {longest_of(predictor)} tokens is cut off."
 
 
 def _scaling_words(predictor: Predictor) -> str:
     if predictor.problem.name == REGRESSION:
-        return "mean and standard deviation of the targets in training (the outputs are in the units of the data)"
+        return (
+            "mean and standard deviation of the targets in training (the graph's logits are in the units of the data)"
+        )
     return "the recalibration of the probabilities and what is answered for them"
-
-
-def _write(path: Path, head: str, package: str, lines: list[str], end: str) -> None:
-    code = "\n".join(lines)
-    how = f"`pip install {package} tokenizers`, and in this folder:"
-    write_text(path, f"{head}\n\n{how}\n\n```python\n{code}\n```\n\n{end}\n")
-
-
-def _about(predictor: Predictor) -> str:
-    labels = ", ".join(predictor.labels[:8]) + (", ..." if len(predictor.labels) > 8 else "")
-    of = f" of {labels}" if predictor.problem.labels else ""
-    return f"{predictor.problem.name.replace('_', ' ').capitalize()}{of}, exported by foretoken {__version__}."
-
-
-def _read_line(predictor: Predictor) -> str:
-    read = {name: _READ[name] for name in input_names(predictor)}
-    return f"READ = {read!r}".replace("'", '"')
-
-
-def _about_lines(predictor: Predictor, of: str = "") -> list[str]:
-    """Return the lines that read the labels and what is answered; none where there are no probabilities of labels."""
-    if not predictor.problem.has_probabilities:
-        return []
-    kind, default = ("thresholds", 0.5) if predictor.problem.name == MULTI_LABEL else ("weights", 1.0)
-    decision, name = predictor.problem.decision, kind.upper()
-    numbers = default if decision is None else f'np.array(about["decision"]["{kind}"])'
-    return [
-        f'about = json.loads(Path("config.json").read_text(encoding="utf-8")){of}',
-        f'LABELS, {name} = about["labels"], {numbers}',
-    ]
-
-
-def _texts(predictor: Predictor) -> str:
-    return '[("one text", "and its second one")]' if predictor.problem.pairs else '["one text", "and another one"]'
-
-
-def _found_line(predictor: Predictor) -> str:
-    return f"found = tokenizer.encode_batch({_texts(predictor)})"
-
-
-def _call_lines(predictor: Predictor, run: str) -> list[str]:
-    """Return the lines that tokenise, run and answer."""
-    names = _read_line(predictor)
-    words = predictor.words is not None
-    if predictor.chunks is None and words:
-        whole = '" [SEP] ".join(x)' if predictor.problem.pairs else "x"
-        found = [f"texts = {_texts(predictor)}", "found = tokenizer.encode_batch(texts)"]
-        logits = f"logits = {run}[0] + np.array([offset({whole}) for x in texts])"
-        return [names, *found, logits, *_scaled_lines(predictor)]
-    if predictor.chunks is None:
-        return [names, _found_line(predictor), *_answer_lines(predictor, run)]
-    pool, most = predictor.chunks.pool, predictor.chunks.at_most
-    kept = "" if most is None else f"[:{most}]"
-    cut = ['text = "a text of any length"', "first = tokenizer.encode(text)"]
-    cut += [f"found = [first, *first.overflowing]{kept}"]
-    logits = f"logits = {run}[0].{pool}(axis=0, keepdims=True)" + " + offset(text)" * words
-    return [names, *cut, logits, *_scaled_lines(predictor)]
-
-
-def _answer_lines(predictor: Predictor, run: str) -> list[str]:
-    """Return the lines from a run to the answers; to the logits of chunks and tags."""
-    if predictor.problem.name == REGRESSION:
-        return [f"print({run}[0].tolist())"]
-    if not predictor.problem.has_probabilities or predictor.chunks is not None:
-        return [f"logits = {run}[0]"]
-    return [f"probabilities = {run}[1]", *_decided_lines(predictor)]
-
-
-def _scaled_lines(predictor: Predictor) -> list[str]:
-    """Return the lines from logits (B, C) to answers."""
-    if not predictor.problem.has_probabilities:
-        return ["print(logits.tolist())"]
-    scaling = predictor.scaling
-    weight, bias = ((1.0,), (0.0,)) if scaling is None else (scaling.weight, scaling.bias)
-    numbers = f"weight, bias = np.array({list(weight)}), np.array({list(bias)})"
-    if predictor.problem.name == MULTI_LABEL:
-        made = ["probabilities = 1 / (1 + np.exp(-(logits * weight + bias)))"]
-    else:
-        made = [
-            "scores = np.exp((logits - np.logaddexp.reduce(logits, axis=1, keepdims=True)) * weight + bias)",
-            "probabilities = scores / scores.sum(axis=1, keepdims=True)",
-        ]
-    return [numbers, *made, *_decided_lines(predictor)]
-
-
-def _decided_lines(predictor: Predictor) -> list[str]:
-    """Return the lines that answer for probabilities (B, C), as `foretoken predict` does."""
-    if predictor.problem.name == MULTI_LABEL:
-        return [
-            "for row in probabilities:",
-            "    answered = np.flatnonzero(row >= THRESHOLDS)",
-            "    print([(LABELS[n], float(row[n])) for n in sorted(answered, key=lambda n: -row[n])])",
-        ]
-    best = "(probabilities * WEIGHTS).argmax(axis=1)"
-    return [f"print([(LABELS[n], float(row[n])) for row, n in zip(probabilities, {best})])"]

@@ -1,6 +1,6 @@
 """The graph of a trained model: token ids in, logits and probabilities out, for any batch and length.
 
-Shapes: B documents, N tokens, C labels, D width of a vector.
+Shapes: B documents or chunks, N tokens, C labels, K numbers that are kept of a chunk.
 """
 
 from __future__ import annotations
@@ -10,10 +10,12 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any
 
+import numpy as np
 import torch
 from torch import Tensor, nn
 from torch.export import Dim, ExportedProgram
 from torch.func import functional_call
+from transformers import PreTrainedTokenizerBase
 
 from foretoken.attention.choose import unpacked
 from foretoken.data.problems import MULTI_LABEL
@@ -25,6 +27,7 @@ from foretoken.metrics.scaling import Link, Scaling
 from foretoken.training.problems.regression import Regression
 from foretoken.tuner.checks import ADAPTERS_NAME
 from foretoken.tuner.fuse import prefix_known
+from foretoken.tuner.heads import logits_and_summaries, own_head, pool_of
 
 Inputs = dict[str, Tensor]
 IDS, MASK, TYPES = "input_ids", "attention_mask", "token_type_ids"
@@ -56,6 +59,7 @@ class Graph(nn.Module):
         self.model = model
         self.has_probabilities = has_probabilities
         self.has_numbers = isinstance(scaling, TargetScale)
+        self.pool = pool_of(model)
         self.link = link
         weight, bias = _line(scaling)
         for name, values in zip(SCALING, (weight, bias), strict=True):
@@ -66,12 +70,20 @@ class Graph(nn.Module):
     @property
     def output_names(self) -> tuple[str, ...]:
         """The names of what :meth:`forward` returns."""
-        return ("logits", "probabilities") if self.has_probabilities else ("logits",)
+        names = ("logits", "probabilities") if self.has_probabilities else ("logits",)
+        return names if self.pool is None else (*names, "summaries")
 
     def forward(self, input_ids: Tensor, attention_mask: Tensor, token_type_ids: Tensor | None = None) -> Any:
-        """(B, N) -> logits (B, C), (B, N, C) of tags, or numbers in the units of the data; and probabilities (B, C)."""
+        """(B, N) -> logits (B, C), (B, N, C) of tags, or numbers in the units of the data; and probabilities (B, C).
+
+        With a head of ours also what its pool keeps of each row, (B, K).
+        """
         more = {} if token_type_ids is None else {TYPES: token_type_ids}
-        logits = self.model(input_ids=input_ids, attention_mask=attention_mask, **more).logits.float()
+        logits, rows = logits_and_summaries(self.model, {IDS: input_ids, MASK: attention_mask, **more})
+        last = () if rows is None else (rows.float(),)
+        return *self._scaled(logits.float()), *last
+
+    def _scaled(self, logits: Any) -> tuple[Tensor, ...]:
         if self.has_numbers:
             return (logits.double() * self.scaling_weight + self.scaling_bias,)
         if not self.has_probabilities:
@@ -95,9 +107,9 @@ class SharedGraph(nn.Module):
 
 
 def make_graph(predictor: Predictor) -> Graph:
-    """Return the graph of a loaded model; to logits of chunks, of tags and beside words, others add what is missing."""
+    """Return the graph of a loaded model; logits of tags, and beside words, are left to whoever reads them."""
     problem = predictor.problem
-    whole = problem.has_probabilities and predictor.chunks is None and predictor.words is None
+    whole = problem.has_probabilities and predictor.words is None
     scaling = problem.targets if isinstance(problem, Regression) else predictor.scaling
     link: Link = "sigmoid" if problem.name == MULTI_LABEL else "softmax"
     graph = Graph(predictor.model, scaling, has_probabilities=whole, link=link)
@@ -109,6 +121,15 @@ def adapter_tensors(graph: Graph) -> Inputs:
     own = {name: tensor for name, tensor in graph.state_dict().items() if ADAPTERS_NAME.search(f".{name}")}
     is_scaled = graph.has_probabilities or graph.has_numbers
     return own | ({name: getattr(graph, name) for name in SCALING} if is_scaled else {})
+
+
+def head_arrays(graph: Graph) -> dict[str, np.ndarray]:
+    """Return the weights of the head as `read.py` names them; none of transformers' own heads."""
+    head = own_head(graph.model)
+    if head is None:
+        return {}
+    layers = {"": head.get_submodule(head.last)} | ({} if head.dense is None else {"dense.": head.dense})
+    return {f"{at}{name}": getattr(layer, name).numpy() for at, layer in layers.items() for name in ("weight", "bias")}
 
 
 def _line(scaling: Scaling | TargetScale | None) -> tuple[tuple[float, ...], tuple[float, ...]]:
@@ -133,8 +154,7 @@ class Sample:
 def samples(predictor: Predictor) -> Iterator[Sample]:
     """Yield documents of several numbers and lengths; in each batch but a single document's one is padded."""
     tokenizer, generator = predictor.tokenizer, torch.Generator().manual_seed(0)
-    special = set(tokenizer.all_special_ids)
-    plain = torch.tensor([index for index in range(min(len(tokenizer), 1000)) if index not in special])
+    plain = plain_tokens(tokenizer)
     for size, length in _SIZES:
         length = min(length, predictor.max_length)
         ids = plain[torch.randint(len(plain), (size, length), generator=generator)]
@@ -145,6 +165,12 @@ def samples(predictor: Predictor) -> Iterator[Sample]:
             ids[1, length // 2 :], mask[1, length // 2 :] = int(tokenizer.pad_token_id), 0
         inputs = {IDS: ids, MASK: mask}
         yield Sample(inputs | ({TYPES: torch.zeros_like(ids)} if reads_types(predictor) else {}))
+
+
+def plain_tokens(tokenizer: PreTrainedTokenizerBase) -> Tensor:
+    """Return some tokens of the vocabulary that are not special ones."""
+    special = set(tokenizer.all_special_ids)
+    return torch.tensor([index for index in range(min(len(tokenizer), 1000)) if index not in special])
 
 
 def reads_types(predictor: Predictor) -> bool:

@@ -7,16 +7,17 @@ from pathlib import Path
 from typing import Any
 
 from foretoken.errors import AdapterError, cut
-from foretoken.exporting.checking import Run, check, expected_of
+from foretoken.exporting.checking import Run, check, check_head, check_rows, expected_of
 from foretoken.exporting.folder import (
     CONFIG,
-    README,
     TOKENIZER,
     answers_of,
     backend_of,
     config_of,
     input_names,
-    write_shared_readme,
+    reading_of,
+    write_head,
+    write_reading,
     write_tokenizer,
 )
 from foretoken.exporting.graph import Graph, Inputs, Sample, adapter_tensors, make_graph, samples, traced_shared
@@ -64,7 +65,9 @@ def export_shared(sources: Sequence[Path], folder: Path, load: Callable[[Path], 
         own = graph if predictor is first else make_graph(predictor)
         check_alike(source, predictor, own, first, graph)
         write_adapter(folder / ADAPTERS / f"{name}{SUFFIX}", adapter_tensors(own))
+        write_head(own, folder / ADAPTERS / f"{name}.npz")
         answers[name], expected[name] = answers_of(predictor), expected_of(own, others)
+        check_head(own, expected[name])
     write_shared_graph(graph, example, folder / MODEL, input_names(first))
     session = session_of(folder / MODEL)
     most = max(
@@ -72,10 +75,11 @@ def export_shared(sources: Sequence[Path], folder: Path, load: Callable[[Path], 
         for name, outputs in expected.items()
     )
     write_tokenizer(first, folder / TOKENIZER)
-    values = config_of(first, runtime="onnx", file=MODEL, int8=False, largest_difference=most, opset=OPSET)
+    values = config_of(first, graph, runtime="onnx", file=MODEL, int8=False, largest_difference=most, opset=OPSET)
+    check_rows(first, folder / TOKENIZER, values)
     common = {name: value for name, value in values.items() if name not in answers[names[0]]}
     write_json(folder / CONFIG, common | {"adapters": answers})
-    write_shared_readme(folder / README, first, names[0])
+    write_reading(folder, first, target="onnx", adapter=names[0])
     return most
 
 
@@ -116,8 +120,7 @@ def check_alike(source: Path, predictor: Predictor, graph: Graph, first: Predict
     own_tokenizer, tokenizer = (backend_of(found.tokenizer).to_str() for found in (predictor, first))
     facts = {
         "problem": predictor.problem.name == first.problem.name,
-        "longest document": predictor.max_length == first.max_length,
-        "chunks": predictor.chunks == first.chunks,
+        "reading of long documents": reading_of(predictor) == reading_of(first),
         "tokenizer": own_tokenizer == tokenizer,
         "weights of the backbone": _same_backbone(graph, first_graph),
     }

@@ -10,8 +10,17 @@ import torch
 
 from foretoken.data.problems import CLASSIFICATION, MULTI_LABEL, REGRESSION, TOKEN_CLASSIFICATION
 from foretoken.errors import BackboneError
-from foretoken.exporting.checking import Run, check, differences, expected_of
-from foretoken.exporting.folder import CONFIG, README, TOKENIZER, config_of, input_names, write_readme, write_tokenizer
+from foretoken.exporting.checking import Run, check, check_head, check_rows, differences, expected_of
+from foretoken.exporting.folder import (
+    CONFIG,
+    HEAD,
+    TOKENIZER,
+    config_of,
+    input_names,
+    write_head,
+    write_reading,
+    write_tokenizer,
+)
 from foretoken.exporting.graph import Graph, make_graph, samples, traced
 from foretoken.exporting.onnx_file import OPSET, check_onnx, run_onnx, session_of, to_int8, write_onnx
 from foretoken.exporting.words import write_words
@@ -48,27 +57,28 @@ def export_one(predictor: Predictor, folder: Path, to: Target, *, int8: bool) ->
         BackboneError: there is no such graph of the model.
     """
     write_tokenizer(predictor, folder / TOKENIZER)
+    graph = make_graph(predictor)
+    difference = write_graph(predictor, graph, folder / FILES[to], to, int8=int8)
+    write_head(graph, folder / HEAD)
     if predictor.words is not None:
-        write_words(predictor.words, predictor.problem, folder)
-    difference = write_graph(predictor, folder / FILES[to], to, int8=int8)
+        write_words(predictor.words, folder)
     more = {"opset": OPSET} if to == "onnx" else {}
-    write_json(
-        folder / CONFIG,
-        config_of(predictor, runtime=to, file=FILES[to], int8=int8, largest_difference=difference, **more),
-    )
-    write_readme(folder / README, predictor, target=to)
+    values = config_of(predictor, graph, runtime=to, file=FILES[to], int8=int8, largest_difference=difference, **more)
+    check_rows(predictor, folder / TOKENIZER, values)
+    write_json(folder / CONFIG, values)
+    write_reading(folder, predictor, target=to)
     return difference
 
 
-def write_graph(predictor: Predictor, path: Path, to: Target, *, int8: bool = False) -> float:
+def write_graph(predictor: Predictor, graph: Graph, path: Path, to: Target, *, int8: bool = False) -> float:
     """Write the graph, and return how far its outputs are from the model's.
 
     Raises:
         BackboneError: there is no graph, or none of this model.
     """
-    graph = make_graph(predictor)
     example, *others = samples(predictor)
     expected = expected_of(graph, others)
+    check_head(graph, expected)
     program = traced(graph, example)
     if to == "torch":
         buffer = io.BytesIO()  # PyTorch's own writing of files ends the process where the disk is full

@@ -162,7 +162,7 @@ def _minimum(
         weight = both[:size].reshape(start[0].shape)
         value = loss(x @ weight + both[size:], labels) + penalty * weight.square().sum()
         (gradient,) = torch.autograd.grad(value, both)
-        return float(value), gradient.double().numpy()
+        return value.item(), gradient.double().numpy()
 
     with torch.enable_grad():
         first = torch.cat([part.flatten() for part in start]).double().numpy()

@@ -212,12 +212,18 @@ def pool_of(model: nn.Module) -> str | None:
 
 def row_summaries(model: nn.Module, inputs: Mapping[str, Any]) -> Tensor:
     """Return what the pool keeps of each row, (S, K), from which that of documents in several rows follows."""
+    summaries = logits_and_summaries(model, inputs)[1]
+    assert summaries is not None
+    return summaries
+
+
+def logits_and_summaries(model: nn.Module, inputs: Mapping[str, Any]) -> tuple[Tensor, Tensor | None]:
+    """Return the logits of each row, (S, C), and what the pool keeps of it, (S, K); None of transformers' own heads."""
     pooling = POOLING.get(body_of(inner_of(model)))
-    assert pooling is not None
+    if pooling is None:
+        return model(**inputs).logits, None
     with pooling.reading(None, kept=True):
-        model(**inputs)
-        assert pooling.summary is not None
-        return pooling.summary
+        return model(**inputs).logits, pooling.summary
 
 
 def logits_of_summaries(model: nn.Module, summaries: Tensor, owner: Tensor) -> Tensor:
@@ -236,11 +242,17 @@ def pooled_features(model: nn.Module, inputs: Mapping[str, Any], owner: Tensor |
 
 def linear_head(model: nn.Module) -> nn.Linear | None:
     """Return the map from what is pooled of a document to its logits; None where the head is another."""
+    head = own_head(model)
+    return None if head is None else head.linear
+
+
+def own_head(model: nn.Module) -> Head | None:
+    """Return the head that :func:`replace_head` made, as it is active; None where it is transformers' own."""
     head = getattr(inner_of(model), CLASSIFIER, None)
     if isinstance(head, ModulesToSaveWrapper):
         adapted = head.active_adapters and not head.disable_adapters
         head = head.modules_to_save[head.active_adapters[0]] if adapted else head.original_module
-    return head.linear if isinstance(head, Head) else None
+    return head if isinstance(head, Head) else None
 
 
 def mean_of_rows(logits: Tensor, owner: Tensor) -> Tensor:

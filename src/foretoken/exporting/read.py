@@ -1,0 +1,204 @@
+"""Read an exported folder without foretoken: texts of any length to what `foretoken predict` answers.
+
+A copy of this file lies in every folder. What is longer than ``max_length`` is read in chunks.
+
+Shapes: S chunks of all texts, K numbers that are kept of a chunk, F numbers that the head reads, C labels.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+from bisect import bisect_left, bisect_right
+from collections import Counter
+from collections.abc import Iterator, Mapping, Sequence
+from pathlib import Path
+from typing import Any, TypeAlias
+
+import numpy as np
+from tokenizers import Tokenizer
+
+Text: TypeAlias = "str | tuple[str, str]"  # or a pair of texts
+Row: TypeAlias = dict[str, list[int]]  # the inputs of one chunk
+AT_ONCE = 8192  # tokens of a run: memory does not grow with the texts
+
+
+class Reader:
+    """The model of a folder; where several adapters share it, that of one of them, by default of the first."""
+
+    def __init__(self, folder: str | Path = Path(__file__).parent, adapter: str | None = None) -> None:
+        folder = Path(folder)
+        self.about: dict[str, Any] = json.loads((folder / "config.json").read_text(encoding="utf-8"))
+        self.tokenizer = Tokenizer.from_file(str(folder / "tokenizer.json"))
+        name = adapter or next(iter(self.about.get("adapters", [])), None)
+        place = folder if name is None else folder / "adapters"
+        if name is not None:
+            self.about |= self.about["adapters"][name]
+        self.head = dict(np.load(place / f"{name or 'head'}.npz")) if self.about["pool"] else None
+        self.words = Words(folder) if self.about["words"] else None
+        if self.about["runtime"] == "torch":
+            import torch
+
+            self.model: Any = torch.export.load(folder / self.about["file"]).module()
+            return
+        import onnxruntime
+
+        self.model, self.options = onnxruntime.InferenceSession(folder / self.about["file"]), onnxruntime.RunOptions()
+        if name is not None:
+            self.adapter = onnxruntime.LoraAdapter()  # must live as long as it is used
+            self.adapter.Load(str(place / f"{name}.onnx_adapter"))
+            self.options.add_active_adapter(self.adapter)
+
+    def answers(self, texts: Sequence[Text]) -> list[dict[str, Any]]:
+        """Return what is answered for each text."""
+        return [answer(self.about, logits) for logits in self.logits(texts)]
+
+    def logits(self, texts: Sequence[Text]) -> Iterator[np.ndarray]:
+        """Yield the logits of each text, (C,)."""
+        chunks = [rows_of(self.tokenizer, self.about, text) for text in texts]
+        found = self.run([row for rows in chunks for row in rows], "summaries" if self.head else "logits")
+        for text, rows in zip(texts, chunks, strict=True):
+            logits = logits_of(self.about, self.head, np.stack([next(found) for _ in rows]))
+            yield logits if self.words is None else logits + self.words.offset(text)
+
+    def run(self, rows: Sequence[Row], output: str) -> Iterator[np.ndarray]:
+        """Yield an output of the graph for every chunk."""
+        size = max(1, AT_ONCE // self.about["max_length"])
+        for start in range(0, len(rows), size):
+            part = rows[start : start + size]
+            inputs = [_padded([row[name] for row in part], fill) for name, fill in _fills(self.about).items()]
+            yield from self._outputs(inputs)[self.about["outputs"].index(output)]
+
+    def _outputs(self, inputs: Sequence[np.ndarray]) -> Sequence[np.ndarray]:
+        if self.about["runtime"] == "onnx":
+            return self.model.run(None, dict(zip(self.about["inputs"], inputs, strict=True)), self.options)
+        import torch
+
+        return [output.detach().numpy() for output in self.model(*map(torch.from_numpy, inputs))]
+
+
+class Words:
+    """TF-IDF beside the model of a folder."""
+
+    def __init__(self, folder: Path) -> None:
+        about = json.loads((folder / "words.json").read_text(encoding="utf-8"))
+        self.places, self.ngrams = {term: place for place, term in enumerate(about["terms"])}, about["ngrams"]
+        self.arrays = dict(np.load(folder / "words.npz"))
+
+    def offset(self, text: Text) -> np.ndarray:
+        """Return what the words of a text, or of a pair's two joined, add to its logits, (C,)."""
+        whole = text if isinstance(text, str) else " [SEP] ".join(text)
+        read, sizes = re.findall(r"(?u)\b\w\w+\b", whole.lower()), range(1, self.ngrams + 1)
+        counts = Counter(" ".join(read[at : at + size]) for size in sizes for at in range(len(read) - size + 1))
+        known = {self.places[term]: 1 + np.log(count) for term, count in counts.items() if term in self.places}
+        values = np.array(list(known.values())) * self.arrays["idf"][list(known)]
+        length = np.sqrt((values**2).sum()) or 1.0
+        added: np.ndarray = self.arrays["weight"][:, list(known)] @ values / length + self.arrays["bias"]
+        return added
+
+
+def rows_of(tokenizer: Tokenizer, about: Mapping[str, Any], text: Text) -> list[Row]:
+    """Return the chunks of a text; of a pair, those of the longer one, each with the shorter, or half a chunk of it."""
+    found = tokenizer.encode(text) if isinstance(text, str) else tokenizer.encode(*text)
+    owners, ids = found.sequence_ids, found.ids
+    if not ids:
+        raise ValueError(f"the tokenizer makes no tokens of the text {text!r:.60}")
+    kept: Sequence[Sequence[int]] = [range(len(ids))]
+    if about["chunks"] is not None and len(ids) > about["max_length"]:
+        longer = 0 if owners.count(0) >= owners.count(1) else 1
+        long = [place for place, owner in enumerate(owners) if owner == longer]
+        room = about["max_length"] - owners.count(None)
+        short = [place for place, owner in enumerate(owners) if owner == 1 - longer][: room // 2]
+        always = {*short, *(place for place, owner in enumerate(owners) if owner is None)}
+        cuts = spans([ids[place] for place in long], room - len(short), **about["chunks"])
+        kept = [sorted({*always, *long[begin:end]}) for begin, end in cuts]
+    columns = {"input_ids": ids, "attention_mask": [1] * len(ids), "token_type_ids": found.type_ids}
+    return [{name: [columns[name][place] for place in places] for name in about["inputs"]} for places in kept]
+
+
+def spans(ids: Sequence[int], size: int, *, overlap: int | None, sentence_ends: Sequence[int]) -> list[tuple[int, int]]:
+    """Return begin and end of every chunk: it ends with a sentence of its last quarter, if there is one."""
+    if len(ids) <= size:
+        return [(0, len(ids))]
+    overlap = min(32, size // 8) if overlap is None else overlap
+    if size <= overlap:
+        raise ValueError(f"chunks of {size} tokens cannot share {overlap}; take a shorter text beside the long one")
+    ends = frozenset(sentence_ends)
+    stops = [place + 1 for place, token in enumerate(ids) if token in ends]
+    found, begin = [], 0
+    while len(ids) - begin > size:
+        end = begin + size
+        last = bisect_right(stops, end) - 1
+        if last >= 0 and stops[last] >= max(begin + overlap + 1, end - size // 4):
+            end = stops[last]
+        found.append((begin, end))
+        first = bisect_left(stops, end - overlap)
+        begin = stops[first] if first < len(stops) and stops[first] < end else end - overlap
+    return [*found, (begin, len(ids))]
+
+
+def logits_of(about: Mapping[str, Any], head: Mapping[str, np.ndarray] | None, rows: np.ndarray) -> np.ndarray:
+    """Return the logits of a text, (C,), given the summaries of its chunks (S, K), or their logits (S, C)."""
+    if head is None:
+        mean = rows.mean(axis=0)
+        scale = about.get("targets")  # the graph's logits are in the units of the data
+        return (mean - scale["mean"]) / scale["std"] if scale else mean
+    x = pooled(about["pool"], rows)
+    if "dense.weight" in head:
+        x = np.tanh(head["dense.weight"] @ x + head["dense.bias"])
+    return head["weight"] @ x + head["bias"]
+
+
+def pooled(pool: str, rows: np.ndarray) -> np.ndarray:
+    """Return what the head reads of a text, (F,), given the summaries of its chunks, (S, K)."""
+    if pool == "first":
+        return rows[0]
+    if pool == "max":
+        return rows.max(axis=0)
+    values, share = rows[:, :-1], rows[:, -1:]  # numbers of tokens, or logarithms of the sums of their weights
+    if pool == "attention":
+        share = np.exp(share - share.max())
+    average = (share / share.sum() * values).sum(axis=0)
+    if pool != "mean-max-std":
+        return average
+    mean, _, squares = np.split(average, 3)
+    most = np.split(values, 3, axis=1)[1].max(axis=0)
+    return np.concatenate([mean, most, np.sqrt(np.maximum(squares - mean**2, 1e-12))])
+
+
+def answer(about: Mapping[str, Any], logits: np.ndarray) -> dict[str, Any]:
+    """Return what is answered for logits (C,): a number, or labels and probabilities, scaled and decided."""
+    labels, logits = about["labels"], logits.astype(np.float64)
+    if about["problem"] == "regression":
+        scale = about["targets"]
+        numbers = {"values" if labels else "value": logits * scale["std"] + scale["mean"], "std": scale.get("error")}
+        return {
+            name: dict(zip(labels, map(float, values), strict=True)) if labels else float(values[0])
+            for name, values in numbers.items()
+            if values is not None
+        }
+    scaling, decision = about["scaling"] or {}, about["decision"] or {}
+    weight, bias = scaling.get("weight", 1 / scaling.get("temperature", 1)), scaling.get("bias", 0)
+    if about["problem"] == "multi-label-classification":
+        probabilities = np.exp(-np.logaddexp(0, -(logits * weight + bias)))
+        held = np.flatnonzero(probabilities >= decision.get("thresholds", 0.5))
+        said: dict[str, Any] = {
+            "labels": [labels[index] for index in sorted(held, key=lambda index: -probabilities[index])]
+        }
+    else:
+        scores = (logits - np.logaddexp.reduce(logits)) * weight + bias
+        probabilities = np.exp(scores - np.logaddexp.reduce(scores))
+        best = (probabilities * decision.get("weights", 1)).argmax()
+        said = {"label": labels[best], "probability": float(probabilities[best])}
+    return said | {"probabilities": dict(zip(labels, probabilities.tolist(), strict=True))}
+
+
+def _fills(about: Mapping[str, Any]) -> dict[str, int]:
+    return {name: about["pad_token_id"] if name == "input_ids" else 0 for name in about["inputs"]}
+
+
+def _padded(rows: Sequence[Sequence[int]], fill: int) -> np.ndarray:
+    filled = np.full((len(rows), max(map(len, rows))), fill, dtype=np.int64)
+    for place, row in enumerate(rows):
+        filled[place, : len(row)] = row
+    return filled
