@@ -29,7 +29,8 @@ def shuffled(tiny, tmp_path):
 def adapter(finished, tmp_path):
     """A copy of the finished run's adapter, which names no base model by that of its recipe."""
     folder = shutil.copytree(finished / "adapter", tmp_path / "adapter")
-    edit(folder / "foretoken.json", recipe={"model": None})
+    recipe = json.loads((folder / "foretoken.json").read_text())["recipe"]
+    edit(folder / "foretoken.json", recipe=recipe | {"model": None})
     return folder
 
 

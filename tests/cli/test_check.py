@@ -33,11 +33,11 @@ def test_data_alone_are_looked_at_without_pytorch(tmp_path):
 
 
 def test_lengths_are_in_tokens_of_the_recipes_model(tiny, cli, tmp_path):
-    checked = cli("check", tiny.recipe(tmp_path / "r.yaml"), "--max_length", "8")
+    checked = cli("check", tiny.recipe(tmp_path / "r.yaml"), "--max_tokens", "8")
     assert checked.code == 0
     assert "tokens, median" in checked.out
     assert "% of the training documents are longer than 8 tokens" in checked.out
-    assert "beyond" not in cli("check", tiny.recipe(tmp_path / "r.yaml", chunks={}), "--max_length", "8").out
+    assert "beyond" not in cli("check", tiny.recipe(tmp_path / "r.yaml"), "--max_length", "8").out
     assert not (tmp_path / "runs").exists()
 
 

@@ -1,6 +1,7 @@
 """Any family at the command line: documents of every length, tokenizers as they come, numbers that can be trusted."""
 
 import json
+import re
 import shutil
 from types import SimpleNamespace
 
@@ -77,8 +78,9 @@ def test_a_family_trains_evaluates_and_predicts(family, bring, mail, cli):
     run = bring(family, training={"batch_size": 3})
     assert run.code == 0, run.err
     assert run.record["max_length"] == limit(family)
-    truncated = sum(split["truncated"] for split in run.record["documents"].values())
-    assert truncated == 2 or (family == "qwen2" and truncated > 2)  # its tokens are letters
+    assert sum(split["truncated"] for split in run.record["documents"].values()) == 0
+    chunked = sum(map(int, re.findall(r"(\d+) read in chunks, none truncated", run.err)))
+    assert chunked == 2 or (family == "qwen2" and chunked > 2)  # its tokens are letters
     assert run.record["validation"]["f1_macro"] == pytest.approx(run.record["best"]["value"])
     assert run.record["best"]["value"] == max(entry["validation"]["f1_macro"] for entry in run.record["epochs"])
     assert cli("evaluate", run.folder, mail).code == 0
@@ -177,7 +179,7 @@ def test_bfloat16_with_gradient_checkpointing(family, bring, cli):
     options = {"precision": "bf16", "gradient_checkpointing": True, "gradient_accumulation_steps": 2}
     run = bring(family, "prefix-propagation", training=options)
     assert run.code == 0, run.err
-    assert all(entry["train_loss"] > 0 for entry in run.record["epochs"])
+    assert all(entry["train_loss"] > 0 for entry in run.record["epochs"] if entry["step"])
     texts, probabilities = predicted(run)
     if family != "big_bird":
         assert answers(cli("predict", run.folder, *texts)) == pytest.approx(probabilities, abs=0.05)

@@ -1,7 +1,6 @@
 """`head:` in recipes: trained, saved, resumed and loaded again, with adapters and with whole models."""
 
 import json
-import shutil
 from contextlib import contextmanager
 
 import pyarrow.parquet as pq
@@ -95,14 +94,8 @@ def test_a_whole_model_with_a_head_is_trained_further(tiny, tmp_path, cli, recor
     assert "the config's head is {'pool': 'meen'}" in refused.err
 
 
-def test_a_sentence_encoder_is_pooled_as_it_was_trained_unless_the_run_was_begun_otherwise(
-    tiny, tmp_path, cli, record, monkeypatch
-):
-    model = tmp_path / "model"
-    shutil.copytree(tiny.model, model)
-    (model / "1_Pooling").mkdir()
-    (model / "1_Pooling" / "config.json").write_text('{"pooling_mode_mean_tokens": true}')
-    recipe = tiny.recipe(tmp_path / "r.yaml", model=str(model), training=QUICK)
+def test_all_tokens_are_read_unless_the_run_was_begun_otherwise(tiny, tmp_path, cli, record, monkeypatch):
+    recipe = tiny.recipe(tmp_path / "r.yaml", training=QUICK)
     run = tmp_path / "runs" / "run"
     with interrupted_after(20, monkeypatch):
         assert cli("train", recipe, "--head", "null").code == 130
@@ -115,7 +108,7 @@ def test_a_sentence_encoder_is_pooled_as_it_was_trained_unless_the_run_was_begun
     assert record(run)["recipe"]["head"] is None
     assert cli("train", recipe).code == 0
     assert cli("train", recipe, "--restart").code == 0
-    assert record(run)["recipe"]["head"] == {"pool": "mean", "hidden": True}
+    assert record(run)["recipe"]["head"] == {"pool": "mean-max-std", "hidden": False}
     assert cli("train", recipe).code == 0
     assert cli("predict", run, "a prize").code == 0
 
@@ -130,8 +123,8 @@ def test_an_adapter_without_its_card_knows_its_head(tiny, tmp_path, cli):
     assert list(before) == list(after)
 
 
-def test_chunks_are_pooled_one_by_one(tiny, tmp_path, cli, record):
-    options = {"head": {"pool": "mean"}, "chunks": {"pool": "mean"}, "max_length": 12}
+def test_a_head_without_one_of_ours_reads_chunks_too(tiny, tmp_path, cli, record):
+    options = {"head": None, "chunks": {"overlap": 2}, "max_length": 12}
     assert cli("train", tiny.recipe(tmp_path / "r.yaml", training=QUICK, **options)).code == 0
     assert record(tmp_path / "runs" / "run")["status"] == "finished"
     assert cli("predict", tmp_path / "runs" / "run", "word1 " * 30).code == 0

@@ -187,10 +187,12 @@ def test_int8_needs_a_processor_with_units_for_it(finished, refused, monkeypatch
     assert "use auto, which measures fp32 and bf16" in refused("predict", finished, "lunch", "--precision", "int8")
 
 
-def test_a_very_long_text_is_cut_and_said(finished, cli):
-    result = cli("predict", finished, "prize " * 20_000)
+def test_a_very_long_text_is_read_whole_and_said(finished, cli):
+    text = "lunch " * 5000 + "prize " * 10_000
+    result, beginning = cli("predict", finished, text), cli("predict", finished, text[: 62 * len("lunch ")])
     assert result.code == 0
-    assert "1 of 1 truncated to 64 tokens" in result.err
+    assert "1 document, longest 15002 tokens, 1 read in chunks, none truncated" in result.err
+    assert (answers(beginning.out)[0]["label"], answers(result.out)[0]["label"]) == ("ham", "spam")
 
 
 def test_an_empty_text_and_texts_with_input_or_neither_are_refused(finished, refused):

@@ -1,4 +1,5 @@
 import json
+import re
 import shutil
 
 import pyarrow.parquet as pq
@@ -37,7 +38,7 @@ def test_a_run_leaves_adapter_record_and_predictions(finished, record):
 
 def test_parameters_of_method_and_head_are_counted_apart(finished, record):
     counted = record(finished)["parameters"]
-    assert counted["head"] == (16 * 16 + 16) + (16 * 2 + 2)  # pooler and classifier
+    assert counted["head"] == 3 * 16 * 2 + 2  # of mean, maximum and standard deviation
     assert counted["adapter"] == 2 * 2 * (16 * 4 + 4 * 16)  # layers x (query, value) x (A and B of rank 4)
     assert counted["percent"] == pytest.approx(100 * (counted["adapter"] + counted["head"]) / counted["total"])
 
@@ -100,15 +101,18 @@ def test_several_recipes_give_one_table_and_a_failed_one_does_not_lose_the_other
     assert "no.csv" in result.err
 
 
-def test_a_20000_token_document_trains_and_its_truncation_is_said(tiny, tmp_path, cli, record):
+@pytest.mark.parametrize("most", [None, 100])
+def test_a_20000_token_document_trains_and_what_is_not_read_is_said(most, tiny, tmp_path, cli, record):
     rows = [*documents(40), ("lunch " * 20_000, "ham"), ("prize " * 20_000, "spam")]
     data = write_csv(tmp_path / "long.csv", rows)
-    result = cli("train", tiny.recipe(tmp_path / "r.yaml", data={"path": str(data)}, training={"epochs": 1}))
+    options = {"data": {"path": str(data)}, "training": {"epochs": 1}, "max_tokens": most}
+    result = cli("train", tiny.recipe(tmp_path / "r.yaml", **options))
     assert result.code == 0
-    assert "truncated to 64 tokens" in result.err
+    assert ("truncated to 100 tokens, which leaves 9" in result.err) == (most is not None)
+    assert sum(map(int, re.findall(r"(\d+) read in chunks", result.err))) == 2
     counts = record(tmp_path / "runs" / "run")["documents"]
-    assert sum(split["truncated"] for split in counts.values()) == 2
-    assert max(split["longest"] for split in counts.values()) == 20_002
+    assert sum(split["truncated"] for split in counts.values()) == (0 if most is None else 2)
+    assert most is not None or max(split["longest"] for split in counts.values()) == 20_002
 
 
 def test_a_lengthened_model_is_made_once_and_the_adapter_reloads(tiny, tmp_path, cli):

@@ -152,14 +152,14 @@ def read(predictor, text, pair=None):
 
 @pytest.mark.parametrize("side", ["left", "right"])
 @pytest.mark.parametrize("length", [7, 11, 60])
-@pytest.mark.parametrize("kind", ["text", "pair", "chunks", "all chunks", "pair, chunks", "ended"])
+@pytest.mark.parametrize("kind", ["text", "pair", "chunks", "all chunks", "pair, chunks", "ended", "ended, all chunks"])
 def test_every_token_that_is_read_has_its_place(kind, length, side):
-    family = "bart" if kind == "ended" else "bert"
+    family = "bart" if "ended" in kind else "bert"
     predictor = replace(predictor_of(family, "full"), max_length=length)
     predictor.tokenizer.truncation_side = side
     if "chunks" in kind:
         predictor = replace(predictor, chunks=ChunkOptions(overlap=1), max_tokens=None if "all" in kind else 12)
-    text, pair = (TEXT + " [CLS] word4" if kind == "ended" else TEXT), ("word5 lunch word6" if "pair" in kind else None)
+    text, pair = (TEXT + " [CLS] word4" if "ended" in kind else TEXT), ("word5 lunch word6" if "pair" in kind else None)
     placed = place_tokens(text, pair, predictor.settings)
     rows = read(predictor, text, pair)
     assert [row["input_ids"] for row in placed.rows] == [row["input_ids"] for row in rows]

@@ -122,10 +122,10 @@ def lengths_in_tokens(plan: Plan, data: Loaded) -> tuple[dict[str, Sequence[int]
     tokenizer = load_tokenizer(source, config)
     longest = recipe.lengthen.max_length if recipe.lengthen else None
     most = longest or problem.max_length(recipe.max_length, config, tokenizer)
-    settings = EncodeSettings(tokenizer, most, token_rules(config), recipe.chunks)
+    settings = EncodeSettings(tokenizer, most, token_rules(config), recipe.chunks, recipe.max_tokens)
     problem = problem.for_model(config, tokenizer)
     counts = {name: encoded(problem, split, settings)[1] for name, split in data.splits.items()}
-    return {name: found.length_quantiles for name, found in counts.items()}, 0 if recipe.chunks else most
+    return {name: found.length_quantiles for name, found in counts.items()}, settings.limit or 0
 
 
 def counts_of(data: Loaded) -> dict[str, Counter[str]]:

@@ -127,5 +127,5 @@ def _print_splits(data: Loaded, lengths: Mapping[str, Sequence[int]], most: int 
         documents, tokens = len(long) / len(lengths["train"]), sum(long) - most * len(long)
         say(
             f"- {documents:.0%} of the training documents are longer than {most:,} tokens, and "
-            f"{tokens / sum(lengths['train']):.0%} of all tokens are beyond; a recipe with `chunks: {{}}` reads them"
+            f"{tokens / sum(lengths['train']):.0%} of all tokens are beyond"
         )

@@ -10,7 +10,7 @@ from typing import TypeAlias
 from foretoken.errors import RecipeError, SaveError
 from foretoken.files import JsonObject
 from foretoken.training.recipe.recipe import Recipe
-from foretoken.training.run.checkpoints import last_whole, newest_first
+from foretoken.training.run.checkpoints import last_whole, newest_first, read_state
 from foretoken.training.run.folder import CHECKPOINTS, is_vacant
 from foretoken.training.run.record import FINISHED, checked_record, differing_keys, recipe_to_json, searched
 
@@ -61,10 +61,10 @@ def state_of(recipe: Recipe, *, find_rate: bool) -> State:
         log.info("%s is finished and is not repeated; --restart begins anew", folder)
         return Finished(record)
     checkpoint = last_whole(folder / CHECKPOINTS)
-    if checkpoint is not None:
+    if checkpoint is not None and read_state(checkpoint).get("global_step"):  # before the first step nothing is lost
         _refuse_other_recipe(recipe, record, find_rate=find_rate)
         return Resume(record, checkpoint)
-    if newest_first(folder / CHECKPOINTS):
+    if checkpoint is None and newest_first(folder / CHECKPOINTS):
         log.warning("%s has no checkpoint that can be used; training begins anew", folder)
     return Fresh(record)
 

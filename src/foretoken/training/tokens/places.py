@@ -64,11 +64,13 @@ def _in_chunks(text: str, rows: list[TokenRow], settings: EncodeSettings, option
     before, after = ([SPECIAL] * len(side) for side in special_frame(settings, text))
     special, most = len(before) + len(after), settings.max_tokens
     begun = text if most is None else beginnings([text], settings.tokenizer, most).texts[0]
-    ids, offsets = with_offsets(begun, settings)
-    ids = ids if most is None else ids[: most - special]
+    found = zip(*with_offsets(begun, settings), strict=True)
+    tokens = [(token, offset) for token, offset in found if token != settings.rules.end_token]
+    tokens = tokens if most is None else tokens[: most - special]
+    ids, offsets = [token for token, _ in tokens], [offset for _, offset in tokens]
     cuts = chunk_spans(ids, settings.max_length - special, settings, options)
     places = [[*before, *range(start, end), *after] for start, end in cuts]
-    return PlacedTokens(rows, [_span(text, *offset) for offset in offsets[: len(ids)]], places)
+    return PlacedTokens(rows, [_span(text, *offset) for offset in offsets], places)
 
 
 def _pair_in_chunks(text: str, pair: str, rows: list[TokenRow], settings: EncodeSettings) -> PlacedTokens:

@@ -94,7 +94,10 @@ def _in_chunks(
     special = len(before) + len(after)
     size, most = settings.max_length - special, settings.max_tokens
     begun = Beginnings(list(texts), frozenset()) if most is None else beginnings(texts, settings.tokenizer, most)
+    end = settings.rules.end_token
     bare = token_sequences(begun.texts, settings, may_be_empty=special > 0)  # then read as without chunks
+    if end is not None:
+        bare = [[token for token in ids if token != end] for ids in bare]
     rows = [
         [
             {"input_ids": [*before, *ids[start:end], *after]}

@@ -1,0 +1,189 @@
+"""The head is fitted before the first step: what a run starts from, and keeps where training makes it worse."""
+
+import random
+
+import numpy as np
+import pyarrow.parquet as pq
+import pytest
+import torch
+from safetensors.torch import load_file
+from sklearn.linear_model import LogisticRegression
+from sklearn.pipeline import make_pipeline
+from sklearn.preprocessing import StandardScaler
+from transformers import BertModel, TrainerCallback
+
+from foretoken.data.load import load_data
+from foretoken.data.plain_table import PlainTable
+from foretoken.inference.embeddings import embed
+from foretoken.inference.evaluate import predicted
+from foretoken.inference.predictor import load_for_inference, predict_rows
+from foretoken.training.recipe.recipe import build_recipe
+from foretoken.training.run.train import train
+from foretoken.training.tokens import chunks
+
+from support.tiny_run import FILLER, SIGNS, make_tokenizer, save_tiny_model, write_csv
+
+LENGTH, OVERLAP = 12, 1  # of chunks, whose default overlap is an eighth
+METHODS = ("lora", "bitfit", "bottleneck-adapter")  # which change nothing before the first step
+
+
+def long_documents(count):
+    """Yield documents of 1, 2 and 30 chunks, with few words of their class."""
+    chance = random.Random(0)
+    for number in range(count):
+        label = ("ham", "spam")[number % 2]
+        words = chance.choices(FILLER, k=(5, 15, 270)[number % 3])
+        for place in range(0, len(words), 5):
+            words[place] = chance.choice(
+                SIGNS[chance.choice(("ham", "spam"))] if chance.random() < 0.4 else SIGNS[label]
+            )
+        yield " ".join(words), label
+
+
+@pytest.fixture(scope="module")
+def made(tmp_path_factory):
+    place = tmp_path_factory.mktemp("made")
+    return save_tiny_model(place / "model"), write_csv(place / "mail.csv", long_documents(60))
+
+
+def recipe_of(made, output, method, name=None, chunked=None, **training):
+    options = {"num_threads": 1, "learning_rate": 0.01, "batch_size": 8, "metric": "loss", "eval_every": 2} | training
+    values = {"model": str(made[0]), "data": {"path": str(made[1])}, "method": {"name": method}, "training": options}
+    more = {"output": str(output), "name": name or method, "max_length": LENGTH, "baselines": False}
+    return build_recipe(values | more | ({"chunks": chunked} if chunked else {}))
+
+
+@pytest.fixture(scope="module")
+def head_only(made, tmp_path_factory):
+    output = tmp_path_factory.mktemp("head")
+    return train(recipe_of(made, output, "head-only")), output / "head-only"
+
+
+def probabilities(run, split="test"):
+    rows = [row for row in pq.read_table(run / "predictions.parquet").to_pylist() if row["split"] == split]
+    return {row["id"]: row["prob_spam"] for row in rows}
+
+
+def features(model, tokenizer, text):
+    """Return mean, maximum and standard deviation of the states of all tokens of all chunks."""
+    ids, states = tokenizer(text, add_special_tokens=False)["input_ids"], []
+    size = LENGTH - 2
+    for begin in range(0, max(1, len(ids) - OVERLAP), size - OVERLAP):
+        chunk = torch.tensor([[2, *ids[begin : begin + size], 3]])
+        states.append(model(input_ids=chunk).last_hidden_state[0].numpy())
+    tokens = np.concatenate(states)
+    return np.concatenate([tokens.mean(axis=0), tokens.max(axis=0), tokens.std(axis=0)])
+
+
+@torch.no_grad()
+def test_a_head_alone_is_scikit_learns_regression_on_the_states_of_whole_documents(made, head_only):
+    record, run = head_only
+    assert (record["steps"], record["best"]["step"], [epoch["step"] for epoch in record["epochs"]]) == (0, 0, [0])
+    model, tokenizer = BertModel.from_pretrained(made[0]).double().eval(), make_tokenizer()
+    splits = load_data(recipe_of(made, run, "head-only").data).splits
+    x, y = [features(model, tokenizer, text) for text in splits["train"]["text"]], splits["train"]["label"]
+    oracle = LogisticRegression(C=2 * record["head_fit"]["strength"], tol=1e-8, max_iter=10_000)
+    fitted = make_pipeline(StandardScaler(), oracle).fit(x, y)
+    assert record["head_fit"]["documents"] == len(y)
+    for split in ("validation", "test"):
+        found = probabilities(run, split)
+        asked = [features(model, tokenizer, text) for text in splits[split]["text"]]
+        expected = dict(zip(splits[split]["id"], fitted.predict_proba(asked)[:, 1], strict=True))
+        assert found == pytest.approx(expected, abs=1e-3)
+
+
+@pytest.mark.parametrize("method", METHODS)
+def test_step_0_of_what_begins_without_effect_is_the_head_alone(method, made, head_only, tmp_path):
+    record = train(recipe_of(made, tmp_path, method, max_steps=1))
+    first = record["epochs"][0]
+    assert first["step"] == 0
+    assert first["validation"] == pytest.approx(head_only[0]["epochs"][0]["validation"], abs=1e-5)
+
+
+class Worse(TrainerCallback):
+    """Make every trained number worse at each step; interrupt at one."""
+
+    def __init__(self, interrupted=None):
+        self.interrupted = interrupted
+
+    def on_step_end(self, args, state, control, *, model, **_):
+        torch.manual_seed(state.global_step)
+        for parameter in model.parameters():
+            if parameter.requires_grad:
+                parameter.data.add_(torch.randn_like(parameter) * 3)
+        if state.global_step == self.interrupted:
+            raise KeyboardInterrupt
+
+
+@pytest.mark.parametrize("interrupted", [None, 1, 5])
+def test_a_run_that_training_makes_worse_ends_with_the_fitted_head(interrupted, made, head_only, tmp_path, caplog):
+    recipe = recipe_of(made, tmp_path, "lora", max_steps=6)
+    if interrupted is not None:
+        with pytest.raises(KeyboardInterrupt):
+            train(recipe, callbacks=[Worse(interrupted)])
+        assert (tmp_path / "lora" / "checkpoints" / "checkpoint-0").is_dir()
+    record = train(recipe, callbacks=[Worse()])
+    assert (record["best"]["step"], record["steps"]) == (0, 6)
+    assert [epoch["step"] for epoch in record["epochs"]] == [0, 2, 4, 6]
+    assert ("going on from checkpoint-4" in caplog.text) == (interrupted == 5)
+    assert probabilities(tmp_path / "lora") == pytest.approx(probabilities(head_only[1]), abs=1e-5)
+
+
+def weights(run):
+    return load_file(run / "adapter" / "adapter_model.safetensors")
+
+
+class Interrupt(TrainerCallback):
+    def on_step_end(self, args, state, control, **_):
+        if state.global_step == 8:  # within the second epoch
+            raise KeyboardInterrupt
+
+
+def test_the_chunks_of_a_step_are_the_same_when_a_run_goes_on(made, tmp_path):
+    given = {"chunked": {"train_at_most": 2}, "fit_head": False, "epochs": 3}
+    train(recipe_of(made, tmp_path, "lora", "whole", **given))
+    broken = recipe_of(made, tmp_path, "lora", "broken", **given)
+    with pytest.raises(KeyboardInterrupt):
+        train(broken, callbacks=[Interrupt()])
+    train(broken)
+    whole, gone_on = weights(tmp_path / "whole"), weights(tmp_path / "broken")
+    assert all(torch.equal(whole[name], gone_on[name]) for name in whole)
+    train(recipe_of(made, tmp_path, "lora", "all", **(given | {"chunked": {"train_at_most": None}})))
+    assert any(not torch.equal(whole[name], other) for name, other in weights(tmp_path / "all").items())
+
+
+def test_a_record_evaluate_and_predict_say_the_same_of_long_documents_a_few_rows_at_a_time(made, tmp_path, monkeypatch):
+    """Steps too are taken a few rows at a time, with the same gradient."""
+    train(recipe_of(made, tmp_path, "lora", "at once", fit_head=False, max_steps=4))
+    sizes, forward = [], BertModel.forward
+
+    def counting(self, input_ids, *args, **kwargs):
+        sizes.append((len(input_ids), torch.is_grad_enabled()))
+        return forward(self, input_ids, *args, **kwargs)
+
+    monkeypatch.setattr(BertModel, "forward", counting)
+    monkeypatch.setattr(chunks, "_AT_ONCE", {"cpu": 4 * LENGTH})
+    recipe = recipe_of(made, tmp_path, "lora", "in parts", fit_head=False, max_steps=4)
+    train(recipe)
+    expected = probabilities(tmp_path / "at once")
+    run = tmp_path / "in parts"
+    assert probabilities(run) == pytest.approx(expected, abs=1e-5)
+    test = load_data(recipe.data).splits["test"]
+    lengths = {len(text.split()) for text in test["text"]}
+    assert lengths == {5, 15, 270}
+    predictor = load_for_inference(run)
+    outputs, _, _ = predict_rows(predictor, PlainTable({"id": test["id"], "text": test["text"]}))
+    found = predicted(predictor, test, batch_size=3)
+    for given in (outputs, found.outputs):
+        assert dict(zip(test["id"], given[:, 1].tolist(), strict=True)) == pytest.approx(expected, abs=1e-5)
+    longest = max(size for size, has_gradient in sizes if not has_gradient)
+    assert longest <= 4
+    assert max(size for size, has_gradient in sizes if has_gradient) <= 8  # a document of eight chunks, alone
+
+
+def test_the_vector_of_a_long_text_is_of_all_of_it(head_only):
+    text = " ".join([*FILLER * 5, "winner"])
+    one, other, short = embed(head_only[1], [text, text.replace("winner", "lunch"), "lunch"])
+    assert np.abs(one - other).max() > 1e-4
+    assert np.abs(embed(head_only[1], [text])[0] - one).max() < 1e-6
+    assert short @ short == pytest.approx(1)
