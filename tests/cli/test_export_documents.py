@@ -9,6 +9,7 @@ import sys
 from pathlib import Path
 
 import pytest
+import torch
 from transformers import AutoTokenizer
 
 from foretoken.errors import BackboneError
@@ -161,6 +162,23 @@ def test_a_folder_for_pytorch_runs_a_few_chunks_at_a_time(tmp_path, cli, monkeyp
     check_answers(reader.answers(TEXTS), said_by_predict(cli, source, TEXTS, tmp_path))
     assert sizes == [3] * 8
     assert (tmp_path / "out" / "read.py").read_text() == Path(read.__file__).read_text()
+
+
+@pytest.mark.slow
+def test_the_readme_of_a_tagger_yields_the_logits_of_every_token(tmp_path, cli, monkeypatch):
+    card = {"problem": "token-classification", "task": "TOKEN_CLS", "recipe": {}, "max_length": LENGTH}
+    source = save_adapter(tmp_path / "run", **card)
+    assert cli("export", source, "--output", tmp_path / "out").code == 0
+    monkeypatch.syspath_prepend(tmp_path / "out")
+    monkeypatch.delitem(sys.modules, "read", raising=False)
+    code = re.search(r"```python\n(.*?)```", (tmp_path / "out" / "README.md").read_text(), re.DOTALL)[1]
+    exec(code.replace("one text", TEXTS[1]), found := {})
+    monkeypatch.delitem(sys.modules, "read")
+    predictor = load_for_inference(source)
+    inputs = predictor.tokenizer(TEXTS[1], truncation=True, max_length=LENGTH, return_tensors="pt")
+    with torch.no_grad():
+        expected = predictor.model(input_ids=inputs["input_ids"], attention_mask=inputs["attention_mask"]).logits[0]
+    torch.testing.assert_close(torch.from_numpy(found["logits"]), expected, atol=1e-5, rtol=1e-5)
 
 
 def test_what_numpy_would_read_otherwise_is_not_exported(tmp_path):
