@@ -150,7 +150,6 @@ IDLE = {
     "training.batch_size": {"training": {"batch_size": 4, "tokens_per_batch": 100}},
     "training.early_stopping_patience": {"training": {"early_stopping_patience": 3}},
     "training.attention_engine": {"training": {"attention_engine": "block"}},
-    "chunks.pool": {"max_length": 16, "chunks": {"pool": "max", "at_most": 1}},
     "method.encoder_hidden_size": {"method": {"name": "prefix-tuning", "encoder_hidden_size": 8}},
     "method.position_free": {"method": {"name": "prefix-tuning", "position_free": True}},
     "method.configs[1].encoder_hidden_size": {

@@ -232,10 +232,10 @@ def _shown(interval: tuple[float, float] | None) -> str:
 
 
 def _usage(card: Card) -> list[str]:
-    """Return the lines that answer as decided; none where the likeliest class is answered, of chunks and words."""
+    """Return the lines that answer as decided; none where the likeliest class is answered, or words are beside."""
     key = "decision" if card.scaling is None else "unscaled_decision"  # the model alone does not scale
     several, decision = card.problem == MULTI_LABEL, getattr(card, key)
-    if card.recipe.words or card.recipe.chunks is not None or not (several or decision):
+    if card.recipe.words or not (several or decision):
         return []
     numbers = f'torch.tensor(card["{key}"]["{next(iter(decision.to_dict()))}"])' if decision else "0.5"
     texts = '"some text", "and its second one"' if card.pairs else '"some text"'

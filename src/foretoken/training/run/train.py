@@ -75,7 +75,7 @@ from foretoken.training.words import stack
 from foretoken.tuner import can_leave_layers_out, first_trained_layer
 
 log = logging.getLogger(__name__)
-HEAD_ONLY = "head-only"
+HEAD_ONLY, HEAD_FIT = "head-only", "head_fit"
 _COMPARED = ("foretoken", "torch", "transformers", "peft")  # versions with which a run goes on as it began
 _SMALLER = (
     "lower training.batch_size, training.tokens_per_batch or max_length, or set training.gradient_checkpointing: true"
@@ -131,7 +131,9 @@ def train(
         recipe, prepared, data = _prepared(recipe, state, data, accept_changed=accept_changed)
         search = _search_of(recipe, prepared, state, find_rate=find_rate)
         checkpoint = state.checkpoint if isinstance(state, Resume) else None
-        return _train(recipe, prepared, data, checkpoint, search, callbacks, measured)
+        begun = state.record if isinstance(state, Resume) else {}
+        kept = {name: begun[name] for name in (HEAD_FIT,) if name in begun}
+        return _train(recipe, prepared, data, checkpoint, search, callbacks, measured, kept)
 
 
 def check_processes(options: TrainingOptions, *, processes: int, gpus: int) -> None:
@@ -198,11 +200,12 @@ def _train(
     search: JsonObject | None,
     callbacks: Sequence[TrainerCallback],
     measured: Sequence[str],
+    kept: JsonObject,
 ) -> JsonObject:
-    """Train and measure; an empty `search` is made first, one of before is taken as it is."""
+    """Train and measure; an empty `search` is made first, one of before is taken as it is; a record has what is kept."""
     memory = PeakMemory()
     record = RunRecord.start(recipe)
-    record.update(**summary(prepared), fingerprint=_fingerprint(prepared))
+    record.update(**summary(prepared), **kept, fingerprint=_fingerprint(prepared))
     if prepared.precision is not None:
         record.update(precision=asdict(prepared.precision))
     metric = recipe.training.metric
@@ -211,7 +214,7 @@ def _train(
             _cache_states(recipe, prepared, ("train", *MEASURED[:1], *measured))
             head = _fit_head(recipe, prepared) if checkpoint is None else None
             if head is not None:
-                record.update(head_fit=head.to_dict())
+                record.update(**{HEAD_FIT: head.to_dict()})
             if prepared.words is not None and not prepared.words.is_weighed:
                 prepared = _weigh_words(prepared, head)
                 record.update(words=summary(prepared)["words"])
