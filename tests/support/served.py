@@ -11,7 +11,7 @@ import torch
 import uvicorn
 from peft import get_peft_model
 
-from foretoken import BitFitConfig, LoraConfig, PrefixPropagationConfig, PrefixTuningConfig
+from foretoken import BitFitConfig, LoraConfig, PrefixPropagationConfig, PrefixTuningConfig, replace_head
 from foretoken.files import write_json
 from foretoken.inference.shared_base import SharedBase
 from foretoken.serving.bank import MixedBank
@@ -46,11 +46,12 @@ ADAPTERS = {
 }
 
 
-def save_adapter(folder, model, name, *, card=None, seed=0, scale=0.3):
+def save_adapter(folder, model, name, *, card=None, seed=0, scale=0.3, pool=None):
     """Save an adapter whose weights are random, and return the model with it."""
     problem_name, labels, config, options = ADAPTERS[name]
     problem = make_problem(problem_name, labels)
     base, _ = SharedBase(str(model)).with_new_head(problem)
+    base = base if pool is None else replace_head(base, pool=pool)
     more = {"modules_to_save": ["classifier"]} if config is LoraConfig else {}
     adapted = get_peft_model(base, config(task_type=problem.task_type, **options, **more))
     torch.manual_seed(seed)

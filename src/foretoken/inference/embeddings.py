@@ -14,7 +14,7 @@ from numpy.typing import NDArray
 from peft import PeftModel
 from torch import Tensor, nn
 
-from foretoken.backbones.pooling import sentence_vectors
+from foretoken.backbones.pooling import of_documents, summaries
 from foretoken.errors import BackboneError
 from foretoken.files import PathLike, read_object
 from foretoken.inference.base_model import base_model_of, check_base
@@ -27,10 +27,12 @@ from foretoken.training.run.card import CARD, read_card
 from foretoken.training.run.fingerprint import of_model
 from foretoken.training.saved_folder import adapter_folder
 from foretoken.training.tokens.batches import by_length
+from foretoken.training.tokens.chunks import rows_at_once
 from foretoken.training.tokens.encode import EncodeSettings, PaddingCollator, describe, model_max_length, token_rules
 from foretoken.training.tokens.texts import encode_texts
 from foretoken.tuner import use_fast_attention
 from foretoken.tuner.dimensions import body_of, inner_of
+from foretoken.tuner.heads import row_slices
 
 log = logging.getLogger(__name__)
 
@@ -48,12 +50,13 @@ class Reader:
         collate = PaddingCollator(int(self.settings.tokenizer.pad_token_id))
         batch = collate([row for rows in documents for row in rows])
         device = next(self.body.parameters()).device
-        states = self.body(**{name: values.to(device) for name, values in batch.items()}).last_hidden_state
-        real, counts = batch["attention_mask"].to(device) != 0, [len(rows) for rows in documents]
-        return [
-            sentence_vectors(own.flatten(0, 1)[None], mask.flatten()[None], pool=self.pool)[0]
-            for own, mask in zip(states.float().split(counts), real.split(counts), strict=True)
+        batch = {name: values.to(device) for name, values in batch.items()}
+        found = [
+            summaries(self.pool, self.body(**part).last_hidden_state, part["attention_mask"] != 0)
+            for part in row_slices(batch, rows_at_once(batch))
         ]
+        owner = torch.arange(len(documents)).repeat_interleave(torch.tensor([len(rows) for rows in documents]))
+        return list(nn.functional.normalize(of_documents(self.pool, torch.cat(found), owner), dim=-1))
 
 
 @torch.inference_mode()
@@ -68,7 +71,8 @@ def embed(
     """Return the vectors (n, D) of texts, each of length 1.
 
     They are the means of the tokens' last hidden states, or what the folder of a sentence encoder has in their place.
-    Of a text that is longer than what the model reads, or was trained to read, the beginning counts.
+    A text that is longer than what the model reads counts whole where the model was trained to read such ones, and
+    elsewhere its beginning.
 
     Args:
         source: a run, adapter or model folder, or its name on the hub: of an encoder, with a head or without.

@@ -195,12 +195,12 @@ def document_logits(model: nn.Module, inputs: Mapping[str, Any], owner: Tensor, 
     pooling = POOLING.get(body_of(inner_of(model)))
     size = len(owner) if rows is None or torch.is_grad_enabled() else rows
     if pooling is None:
-        logits = torch.cat([model(**part).logits for part in _slices(inputs, size)])
+        logits = torch.cat([model(**part).logits for part in row_slices(inputs, size)])
         return mean_of_rows(logits, owner.to(logits.device))
     if size >= len(owner):
         with pooling.reading(owner):
             return model(**inputs).logits
-    found = [row_summaries(model, part) for part in _slices(inputs, size)]
+    found = [row_summaries(model, part) for part in row_slices(inputs, size)]
     return logits_of_summaries(model, torch.cat(found), owner)
 
 
@@ -236,7 +236,7 @@ def logits_of_summaries(model: nn.Module, summaries: Tensor, owner: Tensor) -> T
 
 def pooled_features(model: nn.Module, inputs: Mapping[str, Any], owner: Tensor | None, *, rows: int) -> Tensor:
     """Return what the head reads of each document, (B, F)."""
-    found = torch.cat([row_summaries(model, part) for part in _slices(inputs, rows)])
+    found = torch.cat([row_summaries(model, part) for part in row_slices(inputs, rows)])
     return of_documents(str(pool_of(model)), found, owner)
 
 
@@ -265,7 +265,7 @@ def mean_of_rows(logits: Tensor, owner: Tensor) -> Tensor:
     return start.scatter_reduce(0, owner[:, None].expand_as(logits), logits, "mean", include_self=False)
 
 
-def _slices(inputs: Mapping[str, Any], size: int) -> Iterator[dict[str, Any]]:
+def row_slices(inputs: Mapping[str, Any], size: int) -> Iterator[dict[str, Any]]:
     """Yield so many rows of a padded batch at a time, without the padding that they do not need."""
     mask = inputs["attention_mask"]
     for begin in range(0, len(mask), size):

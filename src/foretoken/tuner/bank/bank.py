@@ -32,7 +32,7 @@ from foretoken.tuner.bank.forms import (
     parts_of,
     plain_adapter,
 )
-from foretoken.tuner.bank.heads import ANSWERS, CLASSES, GLOBAL, HeadForm, HeadModel
+from foretoken.tuner.bank.heads import ANSWERS, CLASSES, GLOBAL, HeadForm, HeadModel, head_in
 from foretoken.tuner.bank.reading import SavedAdapter, canonical, given_adapter, read_adapter
 from foretoken.tuner.checks import check_same_backbone
 from foretoken.tuner.dimensions import body_of, dimensions_of
@@ -314,7 +314,7 @@ class AdapterBank:
     def head_model(self, config: PeftConfig, shapes: Mapping[str, tuple[int, ...]]) -> HeadModel:
         """Return the class of model whose head has these parameters, as a model without a body."""
         check_head(config)
-        choices = getattr(config, "head", None)
+        choices = getattr(config, "head", None) or head_in(shapes)
         task = task_of(config)
         known: Mapping[Any, Any] = CLASSES.get(str(task), {})
         kind = known.get(type(self.config), None) or (type(self.model) if self.own_head is not None else None)

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import copy
 import inspect
-from collections.abc import Mapping
+from collections.abc import Container, Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -22,7 +22,7 @@ from transformers import (
 )
 
 from foretoken.backbones.base import Backbone
-from foretoken.backbones.pooling import ATTENTION, POOLING, summaries
+from foretoken.backbones.pooling import ATTENTION, POOLING, POOLS, summaries
 from foretoken.errors import AdapterError, cut
 from foretoken.tuner.bank.reading import canonical
 from foretoken.tuner.dimensions import body_of
@@ -93,6 +93,16 @@ class GivenStates:
         if states is None:
             raise BodyCalledError(kwargs)
         return States([states, None if self.pooler is None else self.pooler(states)])
+
+
+def head_in(names: Container[str]) -> dict[str, Any] | None:
+    """Return which head of ours has tensors of these names, as adapters of peft's own methods do not say it.
+
+    >>> head_in({"classifier.mean.weight", "classifier.mean.bias"})
+    {'pool': 'mean', 'hidden': False}
+    """
+    pool = next((pool for pool in POOLS if f"{CLASSIFIER}.{pool}.weight" in names), None)
+    return None if pool is None else {"pool": pool, "hidden": f"{CLASSIFIER}.dense.weight" in names}
 
 
 class HeadModel(nn.Module):
