@@ -54,6 +54,7 @@ def made(tiny, tmp_path_factory):
             "model": str(root / "body"),
             "data": {"path": str(root / "mail.jsonl"), "problem": "multi-label-classification"},
             "method": {"name": "lora", "r": 4},
+            "head": None,  # transformers' own, which peft loads without foretoken
             "output": str(root / "runs"),
             "name": name,
         } | changes
