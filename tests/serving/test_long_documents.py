@@ -10,6 +10,7 @@ from foretoken.data.plain_table import PlainTable
 from foretoken.errors import AdapterError
 from foretoken.inference.predictor import load_for_inference, predict_rows
 from foretoken.serving.engine import Engine, Limits, Request
+from foretoken.serving.errors import ComputeError
 from foretoken.serving.tasks import Classify, Document, Embed
 from foretoken.training.tokens.encode import PaddingCollator
 
@@ -67,6 +68,15 @@ def test_what_is_served_is_what_is_predicted(saved, expected):
                 np.testing.assert_allclose(answer(found), expected[name][number].reshape(-1), atol=1e-5, err_msg=name)
                 assert not found.truncated
             assert len({found.tokens for found in answers.values()}) == 3
+
+
+def test_a_document_whose_rows_cannot_be_merged_fails_alone(saved, monkeypatch):
+    with Engine(make_store(*saved)) as engine:
+        with monkeypatch.context() as patch:
+            patch.setattr(engine.store.bank, "document_logits", lambda *_: 1 / 0)
+            with pytest.raises(ComputeError):
+                engine.submit(Request("spam", [Document(TEXTS[1])], Classify())).result(60)
+        assert engine.submit(Request("spam", [Document(TEXTS[1])], Classify())).result(60)
 
 
 def test_half_of_the_bits_serve_them_too(saved, expected):

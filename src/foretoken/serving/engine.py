@@ -472,7 +472,11 @@ class Engine:
             results = [request.results[number] for number in range(len(request.rows))]
             if request.kind == "summaries":
                 owner = [number for number, size in enumerate(request.sizes) for _ in range(size)]
-                logits = self.store.bank.document_logits(request.adapter.key, results, owner)
+                try:
+                    logits = self.store.bank.document_logits(request.adapter.key, results, owner)
+                except Exception as error:
+                    _settle(request.future, error=told(error, "computing"))
+                    return
                 results = [logits[number] for number in owner]
             _settle(request.future, results)
 
