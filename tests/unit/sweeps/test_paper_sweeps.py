@@ -152,3 +152,10 @@ def test_the_study_gives_every_method_the_same(file):
         assert middle == own
         assert 3 <= middle / low <= 3.4
         assert 3 <= high / middle <= 3.4
+
+
+@pytest.mark.parametrize("name", ["probe", "lora"])
+def test_articles_read_whole_are_tested_once_each(name):
+    plan = load_plan(FOLDER.parent / "whole" / f"hyperpartisan-{name}.yaml")
+    assert {item.values["data"]["folds"] for item in plan.variants} == {5}
+    assert all("max_tokens" not in item.values for item in plan.variants)

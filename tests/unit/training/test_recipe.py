@@ -77,7 +77,7 @@ def test_what_selects_is_the_tasks_metric_or_the_problems(data, metric):
     assert named.training.metric == "loss"
 
 
-SWEEPS = ("papers", "study")  # their files are parsed by the tests of sweeps
+SWEEPS = ("papers", "study", "whole")  # their files are parsed by the tests of sweeps
 RECIPES = [path for path in sorted((ROOT / "recipes").rglob("*.yaml")) if path.parent.name not in SWEEPS]
 
 
