@@ -186,12 +186,13 @@ def test_what_a_user_put_beside_a_save_that_was_killed_stays(killed, go_on, tmp_
 
 def test_without_its_best_checkpoint_a_run_stops_and_says_so(killed, go_on, tmp_path):
     killed("/runs/run/adapter")
-    best = tmp_path / "runs/run/checkpoints/checkpoint-2"
-    assert best.is_dir()
-    shutil.rmtree(best)
+    checkpoints = tmp_path / "runs/run/checkpoints"
+    newest = max(checkpoints.iterdir(), key=lambda path: int(path.name.partition("-")[2]))
+    best = f"checkpoint-{json.loads((newest / 'trainer_state.json').read_text())['best_global_step']}"
+    shutil.rmtree(checkpoints / best)
     ended = go_on()
     assert ended.code == 2
-    assert ended.error[0].startswith("runs/run/checkpoints/checkpoint-2, which holds the best weights")
+    assert ended.error[0].startswith(f"runs/run/checkpoints/{best}, which holds the best weights")
     assert not (tmp_path / "runs/run/adapter").exists()
     assert go_on("--restart").code == 0
 

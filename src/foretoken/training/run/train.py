@@ -202,7 +202,7 @@ def _train(
     measured: Sequence[str],
     kept: JsonObject,
 ) -> JsonObject:
-    """Train and measure; an empty `search` is made first, one of before is taken as it is; a record has what is kept."""
+    """Train and measure; an empty `search` is made first, one of before is taken as it is."""
     memory = PeakMemory()
     record = RunRecord.start(recipe)
     record.update(**summary(prepared), **kept, fingerprint=_fingerprint(prepared))
