@@ -115,22 +115,22 @@ def merged(pool: str, rows: Tensor, owner: Tensor) -> Tensor:
     if pool == "first":
         return rows[torch.cat([owner.new_ones(1, dtype=torch.bool), owner.diff() != 0])]
     if pool == "max":
-        return _reduced(rows, owner, "amax")
+        return reduced(rows, owner, "amax")
     count = rows[:, -1:]
     if pool == "attention":
-        count = (count - _reduced(count.detach(), owner, "amax")[owner]).exp()
-    total = _reduced(count, owner, "sum")
-    average = _reduced(count / total[owner] * rows[:, :-1], owner, "sum")
+        count = (count - reduced(count.detach(), owner, "amax")[owner]).exp()
+    total = reduced(count, owner, "sum")
+    average = reduced(count / total[owner] * rows[:, :-1], owner, "sum")
     if pool == "attention":
-        total = _reduced(rows[:, -1:].detach(), owner, "amax") + total.log()
+        total = reduced(rows[:, -1:].detach(), owner, "amax") + total.log()
     if pool == MOMENTS:
         width = average.shape[1] // 3
-        most = _reduced(rows[:, width : 2 * width], owner, "amax")
+        most = reduced(rows[:, width : 2 * width], owner, "amax")
         average = torch.cat([average[:, :width], most, average[:, 2 * width :]], dim=-1)
     return torch.cat([average, total], dim=-1)
 
 
-def _reduced(rows: Tensor, owner: Tensor, how: str) -> Tensor:
+def reduced(rows: Tensor, owner: Tensor, how: str) -> Tensor:
     """Return sum, mean or maximum of the rows of each document: (S, K), (S,) -> (B, K)."""
     start = rows.new_zeros(int(owner[-1]) + 1, rows.shape[1])
     return start.scatter_reduce(0, owner[:, None].expand_as(rows), rows, how, include_self=False)
@@ -222,11 +222,11 @@ class Pooling:
         return summaries(self.pool, states, self.text_mask(states), scores)
 
     @contextmanager
-    def reading(self, owner: Tensor | None, *, kept: bool = False) -> Iterator[Pooling]:
+    def reading(self, owner: Tensor | None, *, kept: bool = False) -> Iterator[None]:
         """Take the rows of all passes in the block for parts of documents, or keep their summaries."""
         self.owner, self.kept = owner, kept
         try:
-            yield self
+            yield
         finally:
             self.owner, self.kept, self.summary = None, False, None
 

@@ -23,7 +23,7 @@ from foretoken.extras import missing
 from foretoken.inference.predictor import Predictor
 from foretoken.training.tokens.encode import PaddingCollator, TokenRow
 from foretoken.tuner.dimensions import body_of, embedding_of, inner_of
-from foretoken.tuner.heads import logits_of_summaries, mean_of_rows, pool_of, row_summaries
+from foretoken.tuner.heads import logits_and_summaries, logits_of_summaries, mean_of_rows, pool_of, row_summaries
 
 log = logging.getLogger(__name__)
 Scores: TypeAlias = NDArray[np.float64]
@@ -114,11 +114,8 @@ class ReadDocument:
 
         @torch.no_grad()
         def kept(some: Sequence[TokenRow]) -> Tensor:
-            inputs = _inputs(predictor, some)
-            if pool_of(predictor.model) is None:
-                logits: Tensor = predictor.model(**inputs).logits
-                return logits
-            return row_summaries(predictor.model, inputs)
+            logits, summaries = logits_and_summaries(predictor.model, _inputs(predictor, some))
+            return logits if summaries is None else summaries
 
         parts = [rows[at : at + size] for at in range(0, len(rows), size)]
         return cls(predictor, rows, torch.cat([options.run(partial(kept, part)) for part in parts]))

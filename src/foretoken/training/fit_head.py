@@ -17,7 +17,7 @@ from foretoken.training.linear_probe import LinearProbe, fit_probe, inner_folds
 from foretoken.training.problems.base import Problem
 from foretoken.training.problems.classification import TextProblem
 from foretoken.training.tokens.batches import by_length, cut
-from foretoken.training.tokens.chunks import rows_at_once
+from foretoken.training.tokens.chunks import rows_at_once, tokens_at_once
 from foretoken.training.tokens.encode import OFFSET
 from foretoken.training.trainer.progress import progress_bar
 from foretoken.tuner.heads import linear_head, pooled_features
@@ -28,7 +28,6 @@ if TYPE_CHECKING:
     from transformers import PreTrainedModel, PreTrainedTokenizerBase
 
 log = logging.getLogger(__name__)
-_AT_ONCE = 8192  # tokens of a batch, padding included
 
 
 @dataclass(frozen=True)
@@ -66,8 +65,7 @@ def fit_head(
     The head is then the linear model itself. Before its first step, a method whose start changes nothing is thus
     logistic regression on the frozen model's states; a prefix that changes them, logistic regression on its own.
     """
-    head = linear_head(model) if isinstance(problem, TextProblem) else None
-    if head is None or not isinstance(problem, TextProblem):
+    if not isinstance(problem, TextProblem) or (head := linear_head(model)) is None:
         return None
     began = time.perf_counter()
     features, labels = read_features(model, tokenizer, problem, table, bf16=bf16)
@@ -108,7 +106,7 @@ def read_features(
     collate = problem.collator(tokenizer, model)
     device = next(model.parameters()).device
     lengths, is_training = table["length"], model.training
-    batches = cut(by_length(lengths), lengths, _AT_ONCE)
+    batches = cut(by_length(lengths), lengths, tokens_at_once(device))
     features: list[Tensor] = [torch.empty(0)] * len(lengths)
     labels: list[Tensor] = [torch.empty(0)] * len(lengths)
     model.eval()

@@ -71,13 +71,11 @@ def fit_probe(
         if len(tried) - 1 - best >= _WORSE:
             break
     held, strength, found = min(tried, key=lambda one: one[0]) if tried else (float("nan"), 1e-2, x[:0, :1])
-    mean, scale = _standard(x)
-    basis = _basis((x - mean) / scale)
-    rotated = ((x - mean) / scale) @ basis
-    weight, bias = _minimum(rotated, labels, loss, strength, _zeros(rotated, outputs))
-    weight = basis @ weight / scale[:, None]
+    frame = _Frame.of(x)
+    z = frame.apply(x)
+    weight, bias = frame.undone(*_minimum(z, labels, loss, strength, _zeros(z, outputs)))
     rows = torch.cat([part.rows for part in parts]) if parts else torch.zeros(0, dtype=torch.long)
-    return LinearProbe(weight.T, bias - mean @ weight, strength, held, rows, found)
+    return LinearProbe(weight.T, bias, strength, held, rows, found)
 
 
 def inner_folds(keys: Sequence[object], groups: Sequence[object], *, seed: int = 0) -> list[list[int]]:
@@ -120,10 +118,8 @@ class _Part:
         rows = torch.tensor(sorted(fold))
         others = torch.ones(len(x), dtype=torch.bool)
         others[rows] = False
-        mean, scale = _standard(x[others])
-        rest = (x[others] - mean) / scale
-        basis = _basis(rest)
-        held, rest = (x[rows] - mean) / scale @ basis, rest @ basis
+        frame = _Frame.of(x[others])
+        rest, held = frame.apply(x[others]), frame.apply(x[rows])
         return cls(rest, labels[others], held, labels[rows], rows, loss, _zeros(rest, outputs), held[:, :0])
 
     def held_out_loss(self, strength: float) -> float:
@@ -138,15 +134,35 @@ def _zeros(x: Tensor, outputs: int) -> tuple[Tensor, Tensor]:
     return x.new_zeros(x.shape[1], outputs), x.new_zeros(outputs)
 
 
-def _basis(x: Tensor) -> Tensor:
-    """Return orthonormal columns that span the rows (n, F): of fewer documents than features, no weight lies beside."""
-    return torch.linalg.qr(x.T).Q if len(x) < x.shape[1] else torch.eye(x.shape[1], dtype=x.dtype)
+@dataclass(frozen=True)
+class _Frame:
+    """How features are standardised; and where there are fewer documents, turned to these alone.
 
+    Attributes:
+        mean: (F,).
+        scale: (F,); 1 for a feature that is the same everywhere.
+        basis: orthonormal columns that span the documents (F, n), beside which no weight lies; None for all F.
+    """
 
-def _standard(x: Tensor) -> tuple[Tensor, Tensor]:
-    """Return mean and standard deviation of each feature; 1 for one that is the same everywhere."""
-    mean, scale = x.mean(dim=0), x.std(dim=0, correction=0)
-    return mean, torch.where(scale > 1e-6, scale, torch.ones_like(scale))
+    mean: Tensor
+    scale: Tensor
+    basis: Tensor | None
+
+    @classmethod
+    def of(cls, x: Tensor) -> _Frame:
+        mean, scale = x.mean(dim=0), x.std(dim=0, correction=0)
+        scale = torch.where(scale > 1e-6, scale, torch.ones_like(scale))
+        few = len(x) < x.shape[1]
+        return cls(mean, scale, torch.linalg.qr(((x - mean) / scale).T).Q if few else None)
+
+    def apply(self, x: Tensor) -> Tensor:
+        standard = (x - self.mean) / self.scale
+        return standard if self.basis is None else standard @ self.basis
+
+    def undone(self, weight: Tensor, bias: Tensor) -> tuple[Tensor, Tensor]:
+        """Return weights and bias of the features as they were given."""
+        weight = (weight if self.basis is None else self.basis @ weight) / self.scale[:, None]
+        return weight, bias - self.mean @ weight
 
 
 def _minimum(

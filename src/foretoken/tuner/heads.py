@@ -15,7 +15,7 @@ from peft.utils.other import ModulesToSaveWrapper
 from torch import Tensor, nn
 
 from foretoken.backbones import find_backbone
-from foretoken.backbones.pooling import ATTENTION, POOLING, POOLS, Pooling, features, of_documents
+from foretoken.backbones.pooling import ATTENTION, POOLING, POOLS, Pooling, features, of_documents, reduced
 from foretoken.errors import AdapterError, ConfigError, no_such
 from foretoken.methods.base import ForetokenConfig, Sites
 from foretoken.tuner.dimensions import body_of, inner_of
@@ -261,8 +261,7 @@ def mean_of_rows(logits: Tensor, owner: Tensor) -> Tensor:
     >>> mean_of_rows(torch.tensor([[1.0], [3.0], [5.0]]), torch.tensor([0, 0, 1])).tolist()
     [[2.0], [5.0]]
     """
-    start = logits.new_zeros(int(owner[-1]) + 1, logits.shape[1])
-    return start.scatter_reduce(0, owner[:, None].expand_as(logits), logits, "mean", include_self=False)
+    return reduced(logits, owner, "mean")
 
 
 def row_slices(inputs: Mapping[str, Any], size: int) -> Iterator[dict[str, Any]]:

@@ -236,7 +236,6 @@ def _train(
             record.update(**_outcome(recipe, trainer, predictions, fitted), memory=memory.measured())
             if is_main_process():
                 record.update(**add_baselines(recipe, prepared.problem, data, decided))
-            if is_main_process():
                 write_model_card(recipe.run_folder, record.values)
             log.info("peak memory: %s", describe_memory(record.values["memory"]))
     except torch.OutOfMemoryError as error:
@@ -313,36 +312,33 @@ def _cache_states(recipe: Recipe, prepared: Prepared, splits: Sequence[str]) -> 
     first = 0 if chosen == "off" else first_trained_layer(model)
     if not first or (chosen == AUTO and not (can_leave_layers_out(model) and cache_folder())):
         return
-    tables = [prepared.tables[name] for name in dict.fromkeys(splits)]
-    if chosen != AUTO:
-        if (states := _states(recipe, prepared, chosen, first)) is not None:
-            states.fill(tables)
-            states.leave_out()
-        return
-    for count in range(first, 0, -1):
-        states = _states(recipe, prepared, "float16", count)
-        if states is None:
-            return
-        if states.has(tables):
-            states.layers.dtype = getattr(torch, str(states.store.computed))
+    tables, digests = [prepared.tables[name] for name in dict.fromkeys(splits)], dict[str, str]()
+    for count in range(first, 0, -1) if chosen == AUTO else ():
+        states = _states(recipe, prepared, "float16", count, digests)
+        if states is not None and states.has(tables):
             states.leave_out()
             log.info("the states of %d layers are taken as another run has kept them", count)
             return
-        states.layers.remove()
-    for dtype in ("float16", "float32") if recipe.method["name"] != HEAD_ONLY else ():
-        states = _states(recipe, prepared, dtype, first)
-        try:
-            if states is not None:
-                states.fill(tables)
-                states.leave_out()
+        if states is not None:
+            states.layers.remove()
+    if chosen == AUTO and recipe.method["name"] == HEAD_ONLY:
+        return
+    for dtype in ("float16", "float32") if chosen == AUTO else (chosen,):
+        states = _states(recipe, prepared, dtype, first, digests)
+        if states is None:
             return
+        try:
+            states.fill(tables)
         except ConfigError:  # there are numbers that float16 cannot hold
-            if states is None or dtype == "float32":
+            if dtype in (chosen, "float32"):
                 raise
             states.layers.remove()
+        else:
+            states.leave_out()
+            return
 
 
-def _states(recipe: Recipe, prepared: Prepared, dtype: str, count: int) -> LowerStates | None:
+def _states(recipe: Recipe, prepared: Prepared, dtype: str, count: int, digests: dict[str, str]) -> LowerStates | None:
     options, collator = recipe.training, prepared.problem.collator(prepared.tokenizer, prepared.model)
     return LowerStates.open(
         prepared.model,
@@ -351,6 +347,7 @@ def _states(recipe: Recipe, prepared: Prepared, dtype: str, count: int) -> Lower
         batch_size=options.eval_batch_size,
         precision=options.precision,
         count=count,
+        digests=digests,
     )
 
 

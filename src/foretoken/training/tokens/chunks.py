@@ -16,15 +16,7 @@ from transformers import PreTrainedTokenizerBase
 from foretoken.training.tokens.encode import PaddingCollator, TableRow, of_documents
 
 _LATEST = 4  # a chunk ends at a sentence's end in its last quarter, if there is one
-_ENDS = (
-    *".!?\n",
-    "\u3002",
-    "\uff01",
-    "\uff1f",
-    "\u0964",
-    "\u061f",
-    "\u010a",
-)  # the last: a line's end, in bytes
+_ENDS = tuple(".!?\n\u3002\uff01\uff1f\u0964\u061f\u010a")  # the last: a line's end, as byte-level tokenizers write it
 _AT_ONCE = {"cpu": 8192}  # tokens of a forward pass of several chunks
 _MORE_AT_ONCE = 65_536  # of an accelerator
 _END_TOKENS: WeakKeyDictionary[PreTrainedTokenizerBase, tuple[int, frozenset[int]]] = WeakKeyDictionary()
@@ -115,10 +107,15 @@ class DrawnChunks:
         return {**row, "sequences": [chunks[number] for number in drawn.tolist()]}
 
 
+def tokens_at_once(device: torch.device) -> int:
+    """Return how many tokens, padding included, are run together where nothing else says so."""
+    return _AT_ONCE.get(device.type, _MORE_AT_ONCE)
+
+
 def rows_at_once(inputs: Mapping[str, Tensor]) -> int:
     """Return how many rows of a batch are run together, so that memory does not grow with the document."""
     ids = inputs["input_ids"]
-    return max(1, _AT_ONCE.get(ids.device.type, _MORE_AT_ONCE) // ids.shape[1])
+    return max(1, tokens_at_once(ids.device) // ids.shape[1])
 
 
 def documents_of(inputs: dict[str, Tensor]) -> list[dict[str, Tensor]]:

@@ -36,9 +36,9 @@ def encode_texts(
         DataError: a document has no tokens.
         ConfigError: chunks too small for their overlap.
     """
-    most = settings.max_tokens
     if settings.chunks is None or settings.is_cut:
-        rows, counts = _cut(texts, pairs, settings, min(settings.max_length, most or settings.max_length))
+        assert settings.limit is not None
+        rows, counts = _cut(texts, pairs, settings, settings.limit)
         sequences = [[row] for row in rows]
     elif pairs is not None:
         sequences, counts = _pairs_in_chunks(texts, pairs, settings, settings.chunks)
@@ -94,10 +94,10 @@ def _in_chunks(
     special = len(before) + len(after)
     size, most = settings.max_length - special, settings.max_tokens
     begun = Beginnings(list(texts), frozenset()) if most is None else beginnings(texts, settings.tokenizer, most)
-    end = settings.rules.end_token
+    end_token = settings.rules.end_token
     bare = token_sequences(begun.texts, settings, may_be_empty=special > 0)  # then read as without chunks
-    if end is not None:
-        bare = [[token for token in ids if token != end] for ids in bare]
+    if end_token is not None:
+        bare = [[token for token in ids if token != end_token] for ids in bare]
     rows = [
         [
             {"input_ids": [*before, *ids[start:end], *after]}

@@ -65,15 +65,17 @@ class LowerStates:
         batch_size: int,
         precision: str,
         count: int | None = None,
+        digests: dict[str, str] | None = None,
     ) -> LowerStates | None:
         """Return the states of a model's lower layers as far as they are on disk; None where nothing is cached.
 
-        With ``count`` they are those of so many layers, of which more may be frozen.
+        With ``count`` they are those of so many layers, of which more may be frozen; ``digests`` of the model's weights
+        are kept for the next call.
         """
         layers = LowerLayers(model, count).make_optional()
         config: Any = model.config
         ingredients = {
-            "model": layers.fingerprint(),
+            "model": layers.fingerprint(digests),
             "class": type(layers.inner).__name__,
             "config": {key: value for key, value in config.to_dict().items() if key not in _OF_THE_RUN},
             "layers": layers.count,
@@ -102,7 +104,6 @@ class LowerStates:
                 raise ConfigError(f"training.cache_states: {error}; choose float32") from error
             except (OSError, NotImplementedError) as error:  # the second: a disk without locks
                 log.warning("training.cache_states: %s; the lower layers run in every pass", error)
-        self.layers.dtype = getattr(torch, self.store.computed) if self.store.computed else None
 
     def has(self, tables: Iterable[Dataset]) -> bool:
         """Tell whether the states of all documents of these tables are there."""
@@ -174,6 +175,7 @@ class LowerStates:
 
     def leave_out(self) -> LowerStates:
         """Take the states from now on in every pass, and its recomputation, of texts that have them."""
+        self.layers.dtype = getattr(torch, self.store.computed) if self.store.computed else None
         self.layers.model.register_forward_pre_hook(self._before, with_kwargs=True)
         return self
 

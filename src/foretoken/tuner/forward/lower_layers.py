@@ -136,16 +136,19 @@ class LowerLayers:
         self.dtype = found.dtype
         return found
 
-    def fingerprint(self) -> str:
-        """Return a digest of all weights below the first trained layer."""
+    def fingerprint(self, known: dict[str, str] | None = None) -> str:
+        """Return a digest of all weights below the first trained layer; ``known`` keeps those of the tensors."""
+        known = {} if known is None else known
         above = {id(p) for layer in self.layers[self.count :] for p in layer.parameters()}
         heads = set(self.backbone.head_names(self.inner, self.body))
         digest = hashlib.sha256()
         for name, tensor in sorted(self.body.state_dict(keep_vars=True).items()):
             if id(tensor) in above or heads & set(name.split(".")) or ADAPTERS_NAME.search(name):
                 continue
-            digest.update(f"{name} {tuple(tensor.shape)} {tensor.dtype}".encode())
-            digest.update(tensor.detach().cpu().contiguous().flatten().view(torch.uint8).numpy().tobytes())
+            if name not in known:
+                content = tensor.detach().cpu().contiguous().flatten().view(torch.uint8).numpy()
+                known[name] = hashlib.sha256(content.tobytes()).hexdigest()
+            digest.update(f"{name} {tuple(tensor.shape)} {tensor.dtype} {known[name]}".encode())
         return digest.hexdigest()
 
     def fall_asleep(self, module: nn.Module, args: Arguments) -> None:
