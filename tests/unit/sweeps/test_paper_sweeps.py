@@ -4,9 +4,13 @@ from pathlib import Path
 
 import pytest
 
+from foretoken.data.problems import CANDIDATES, OF_TEXTS
+from foretoken.data.tasks.table import problem_name
 from foretoken.methods import default_rates
 from foretoken.sweeps.candidates import planned
 from foretoken.sweeps.plan import load_plan
+from foretoken.training.baseline.options import is_baseline
+from foretoken.training.recipe.recipe import build_recipe
 
 FOLDER = Path(__file__).resolve().parents[3] / "recipes" / "papers"
 SUPERGLUE = ("boolq", "copa", "superglue-rte", "wic", "wsc")
@@ -130,6 +134,17 @@ def methods_of(part):
     if part in ("20newsgroups", "hyperpartisan"):
         return wanted | OTHERS - {"full"}  # nothing is kept between its epochs
     return wanted | OTHERS
+
+
+@pytest.mark.parametrize("file", [*sorted(FOLDER.glob("*.yaml")), *PARTS], ids=lambda file: file.stem)
+def test_what_was_measured_of_cut_documents_and_fresh_heads_stays_so(file):
+    for item in load_plan(file).variants:
+        recipe = build_recipe(item.values)
+        problem = problem_name(recipe.data)
+        if problem in OF_TEXTS and not is_baseline(recipe.method):
+            assert recipe.max_tokens == recipe.max_length
+            assert (recipe.training.fit_head, recipe.head == "auto") == (False, False)
+        assert problem != CANDIDATES or recipe.max_tokens is None  # all of their documents are read
 
 
 @pytest.mark.parametrize("file", PARTS, ids=lambda file: file.stem)
