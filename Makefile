@@ -44,6 +44,10 @@ coverage: $(INSTALLED)  ## the default test suite, and the branches that it pass
 test-slow: $(INSTALLED)  ## what takes longer than the default suite allows
 	$(BIN)/python -m pytest -m slow
 
+test-gpu:  ## on a CUDA machine, in the Python that is active: its kernels, then training and the command on the GPU
+	python3 -m pytest -m gpu tests/unit
+	python3 -m pytest -n $(WORKERS) --dist worksteal -m "not slow and not gpu" tests/cli tests/unit/training
+
 test-faults: $(INSTALLED)  ## every fault of docs/guarantees.md: hundreds of kills, thousands of bad inputs
 	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n $(WORKERS) --dist worksteal tests/faults
 

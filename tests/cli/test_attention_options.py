@@ -1,6 +1,7 @@
 """The attention engine and packing of a recipe, of `predict` and of `evaluate`."""
 
 import pytest
+import torch
 
 from foretoken.attention import choose as settings
 
@@ -16,7 +17,7 @@ def test_a_recipe_chooses_engine_and_packing_for_its_run_alone(tiny, tmp_path, c
     options = {"epochs": 1, "attention_engine": "reference", "packing": False}
     result = cli("train", tiny.recipe(tmp_path / "r.yaml", training=options))
     assert result.code == 0
-    assert settings.describe("cpu") in result.err
+    assert settings.describe("cuda" if torch.cuda.is_available() else "cpu") in result.err
     assert "dense reference, batches padded (reference was asked for)" in result.err
     assert record(tmp_path / "runs" / "run")["recipe"]["training"]["attention_engine"] == "reference"
     result = cli("train", tiny.recipe(tmp_path / "s.yaml", training={"epochs": 1}, name="other"))

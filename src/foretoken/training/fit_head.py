@@ -72,7 +72,8 @@ def fit_head(
     groups = table["group"] if "group" in table.column_names else [None] * len(table)
     units = [group if group is not None else own for group, own in zip(groups, table["id"], strict=True)]
     folds = inner_folds(_strata(labels), units, seed=seed)  # rarer documents may be there several times
-    probe = fit_probe(features, labels, problem.loss, head.out_features, folds)
+    place = "cuda" if head.weight.is_cuda else "cpu"  # of others some know no float64
+    probe = fit_probe(features.to(place), labels.to(place), problem.loss, head.out_features, folds)
     with torch.no_grad():
         head.weight.copy_(probe.weight)
         head.bias.copy_(probe.bias)

@@ -75,7 +75,7 @@ def fit_probe(
     z = frame.apply(x)
     weight, bias = frame.undone(*_minimum(z, labels, loss, strength, _zeros(z, outputs)))
     rows = torch.cat([part.rows for part in parts]) if parts else torch.zeros(0, dtype=torch.long)
-    return LinearProbe(weight.T, bias, strength, held, rows, found)
+    return LinearProbe(weight.T, bias, strength, held, rows, found.cpu())
 
 
 def inner_folds(keys: Sequence[object], groups: Sequence[object], *, seed: int = 0) -> list[list[int]]:
@@ -174,14 +174,14 @@ def _minimum(
     penalty, size = 1 / (2 * strength * len(x)), start[0].numel()
 
     def objective(numbers: np.ndarray) -> tuple[float, np.ndarray]:
-        both = torch.from_numpy(numbers).to(x.dtype).requires_grad_()
+        both = torch.from_numpy(numbers).to(x).requires_grad_()
         weight = both[:size].reshape(start[0].shape)
         value = loss(x @ weight + both[size:], labels) + penalty * weight.square().sum()
         (gradient,) = torch.autograd.grad(value, both)
-        return value.item(), gradient.double().numpy()
+        return value.item(), gradient.double().cpu().numpy()
 
     with torch.enable_grad():
-        first = torch.cat([part.flatten() for part in start]).double().numpy()
+        first = torch.cat([part.flatten() for part in start]).double().cpu().numpy()
         options = {"maxiter": _ITERATIONS, "ftol": 1e-12, "gtol": 1e-7}
-        found = torch.from_numpy(minimize(objective, first, jac=True, method="L-BFGS-B", options=options).x).to(x.dtype)
+        found = torch.from_numpy(minimize(objective, first, jac=True, method="L-BFGS-B", options=options).x).to(x)
     return found[:size].reshape(start[0].shape), found[size:]

@@ -324,6 +324,7 @@ def test_it_works_within_a_compiled_model():
 
 
 @pytest.mark.gpu
+@pytest.mark.filterwarnings("ignore:The .grad attribute of a Tensor that is not a leaf")  # while torch compiles
 @pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA device")
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
 def test_the_kernel_of_a_gpu_equals_the_path_of_the_cpu(dtype):

@@ -167,7 +167,7 @@ def test_a_record_evaluate_and_predict_say_the_same_of_long_documents_a_few_rows
         return forward(self, input_ids, *args, **kwargs)
 
     monkeypatch.setattr(BertModel, "forward", counting)
-    monkeypatch.setattr(chunks, "_AT_ONCE", {"cpu": 4 * LENGTH})
+    monkeypatch.setattr(chunks, "_AT_ONCE", dict.fromkeys(("cpu", "cuda"), 4 * LENGTH))
     recipe = recipe_of(made, tmp_path, "lora", "in parts", fit_head=False, max_steps=4)
     train(recipe)
     expected = probabilities(tmp_path / "at once")

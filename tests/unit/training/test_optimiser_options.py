@@ -68,6 +68,7 @@ def test_the_trainer_smooths_in_training_alone(tmp_path):
         model=model,
         args=training_arguments(options, tmp_path, searching=True),
     )
+    batch = {name: tensor.to(trainer.args.device) for name, tensor in batch.items()}
     for training, smoothing in ((True, 0.3), (False, 0.0)):
         loss, outputs = trainer.compute_loss(model.train(training), dict(batch), return_outputs=True)
         wanted = functional.cross_entropy(outputs["logits"], batch["labels"], label_smoothing=smoothing)

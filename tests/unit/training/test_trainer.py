@@ -83,7 +83,8 @@ def whole(model, rows=None):
     table = documents() if rows is None else documents().select(rows)
     model.train()
     model.zero_grad()
-    loss = model(**PaddingCollator(0)(table)).loss
+    batch = {name: tensor.to(model.device) for name, tensor in PaddingCollator(0)(table).items()}
+    loss = model(**batch).loss
     loss.backward()
     return loss.item(), {name: p.grad.clone() for name, p in model.named_parameters() if p.grad is not None}
 
