@@ -45,7 +45,9 @@ class LinearProbe:
 def fit_probe(
     features: Tensor, labels: Tensor, loss: Loss, outputs: int, folds: Sequence[Sequence[int]]
 ) -> LinearProbe:
-    """Fit ``W`` and ``b`` that minimise ``n loss(x W + b) + |W|^2 / (2 C)`` over standardised features ``x``.
+    """Fit ``W`` and ``b`` that minimise ``m loss(x W + b) + |W|^2 / (2 C)`` over standardised features ``x``.
+
+    m is how many labels there are: n, or n C of several labels a document, whose loss is the mean over both.
 
     ``C`` is the one of :data:`STRENGTHS` with the lowest loss of documents that are held out. Standardising is folded
     into the weights. With the mean cross-entropy, it is scikit-learn's ``LogisticRegression`` behind a
@@ -171,7 +173,7 @@ def _minimum(
     """Return weights (F, C) and bias (C,) at the minimum of the penalised loss, by L-BFGS."""
     from scipy.optimize import minimize
 
-    penalty, size = 1 / (2 * strength * len(x)), start[0].numel()
+    penalty, size = 1 / (2 * strength * labels.numel()), start[0].numel()
 
     def objective(numbers: np.ndarray) -> tuple[float, np.ndarray]:
         both = torch.from_numpy(numbers).to(x).requires_grad_()

@@ -69,6 +69,15 @@ def test_a_folder_that_lacks_files_counts_as_none(write, monkeypatch, tmp_path, 
     assert "task 'rte' needs a file train.tsv here" in caplog.text
 
 
+def test_one_fold_stands_for_all(write, tmp_path):
+    rows = [f"{word} number {number},{word}" for number in range(10) for word in ("tea", "milk")]
+    (tmp_path / "drinks.csv").write_text("\n".join(["text,label", *rows, ""]))
+    data = {"path": str(tmp_path / "drinks.csv"), "folds": 2}
+    recipe = {"model": "google-bert/bert-base-uncased", "data": data, "method": "bitfit"}
+    path = write(recipe=recipe, compare=None, search={"space": {"training.learning_rate": [0.1]}})
+    assert [item.error for item in smoke(load_plan(path))] == [None]
+
+
 @pytest.mark.slow
 @pytest.mark.parametrize("path", PAPERS, ids=lambda path: path.stem)
 def test_the_sweeps_of_the_papers_run(path, tmp_path):

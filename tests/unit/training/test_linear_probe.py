@@ -32,19 +32,19 @@ def classes(count, strength):
 
 
 def several(strength):
-    """The mean over L labels is 1/L of what scikit-learn sums up, so C is L times as large."""
+    """Each label is scikit-learn's, with the same C."""
     y = (SCORES > 0.4).astype(float)
     models = [
-        behind_scaler(LogisticRegression(C=strength / 3, tol=1e-10, max_iter=10_000)).fit(X, column) for column in y.T
+        behind_scaler(LogisticRegression(C=strength, tol=1e-10, max_iter=10_000)).fit(X, column) for column in y.T
     ]
     problem = make_problem("multi-label-classification", ["x", "y", "z"])
     return problem, y, 3, lambda rows: np.stack([m.decision_function(rows) for m in models], axis=1), lambda z: z
 
 
 def numbers(count, strength):
-    """Squares without a half, their mean over K numbers: alpha is K / (2 C)."""
+    """Squares without a half: alpha is 1 / (2 C)."""
     y = SCORES[:, :count] if count > 1 else SCORES[:, 0]
-    model = behind_scaler(Ridge(alpha=count / (2 * strength))).fit(X, y)
+    model = behind_scaler(Ridge(alpha=1 / (2 * strength))).fit(X, y)
     problem = make_problem("regression", [])
     return problem, y, count, lambda rows: model.predict(rows).reshape(len(rows), -1), lambda z: z
 

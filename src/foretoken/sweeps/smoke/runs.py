@@ -102,9 +102,13 @@ def small_recipe(
     recipe = plan.recipe(variant, params, *variant.repeats[0])
     task = None if recipe.data.task is None else get_task(recipe.data.task)
     most = OWN_DOCUMENTS if task is None else max(DOCUMENTS, len(task.labels))
-    documents = {f"data.max_{split}": most for split in ("train", "validation", "test")}
+    documents: Params = {f"data.max_{split}": most for split in ("train", "validation", "test")}
+    if recipe.data.folds is not None:  # every document is in the test of one fold
+        del documents["data.max_test"]
     if task is not None and task.needs_raw and not has_data(task.name, recipe.data.path, recipe.data.split):
         documents = {"data.made_up": DOCUMENTS}
+    if recipe.data.folds is not None:
+        documents["data.fold"] = recipe.data.fold
     changes = {
         **documents,
         "model": tiny(recipe.model),

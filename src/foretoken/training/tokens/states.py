@@ -242,7 +242,7 @@ class Rounding:
             OverflowError: the type cannot hold them.
         """
         self.computed = str(states.dtype).removeprefix("torch.")
-        exact = states.float().cpu().numpy()
+        exact = states.float().numpy()
         with np.errstate(over="ignore"):
             written = exact.astype(self.dtype)
         if self.dtype != "float32":

@@ -162,7 +162,7 @@ class LowerStates:
             for inputs in batches:
                 model.eval()
                 with torch.autocast(device.type, torch.bfloat16, enabled=self.precision == "bf16"):
-                    states = self.layers.states({name: value.to(device) for name, value in inputs.items()})
+                    states = self.layers.states({name: value.to(device) for name, value in inputs.items()}).cpu()
                 model.train(training)
                 lengths = inputs["attention_mask"].sum(dim=1).tolist()
                 for key, row, length in zip(keys_of(inputs), states, lengths, strict=True):
