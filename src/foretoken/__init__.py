@@ -16,10 +16,12 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 from foretoken.after_import import call_after_import
+from foretoken.version import __version__ as __version__
 
 if TYPE_CHECKING:
     from peft import LoraConfig as LoraConfig
 
+    from foretoken.bank.bank import AdapterBank as AdapterBank
     from foretoken.lengthening import lengthen as lengthen
     from foretoken.methods import METHODS as METHODS
     from foretoken.methods import learning_rate as learning_rate
@@ -39,7 +41,6 @@ if TYPE_CHECKING:
     from foretoken.methods.selective_prefix_tuning import SelectivePrefixTuningConfig as SelectivePrefixTuningConfig
     from foretoken.methods.stack import StackConfig as StackConfig
     from foretoken.tuner.auxiliary_log import AuxiliaryLossCallback as AuxiliaryLossCallback
-    from foretoken.tuner.bank.bank import AdapterBank as AdapterBank
     from foretoken.tuner.checkpoints.from_peft import from_peft as from_peft
     from foretoken.tuner.checkpoints.to_peft import to_peft as to_peft
     from foretoken.tuner.fuse import fuse as fuse
@@ -50,8 +51,6 @@ if TYPE_CHECKING:
     from foretoken.tuner.prefix_init import initialise_prefix as initialise_prefix
     from foretoken.tuner.speed import speed_up as speed_up
     from foretoken.tuner.speed import undo_speed_up as undo_speed_up
-
-__version__ = "0.1.0"
 
 _PUBLIC = {
     "METHODS": "foretoken.methods",
@@ -72,7 +71,7 @@ _PUBLIC = {
     "HeadOnlyConfig": "foretoken.methods.head_only",
     "StackConfig": "foretoken.methods.stack",
     "AuxiliaryLossCallback": "foretoken.tuner.auxiliary_log",
-    "AdapterBank": "foretoken.tuner.bank.bank",
+    "AdapterBank": "foretoken.bank.bank",
     "LoraConfig": "peft",
     "initialise_prefix": "foretoken.tuner.prefix_init",
     "document_logits": "foretoken.tuner.heads",

@@ -39,9 +39,9 @@ from foretoken.training.model.load import (
     load_with_new_head,
 )
 from foretoken.training.model.precision import hold_frozen
+from foretoken.training.options import AUTO, ChunkOptions
 from foretoken.training.problems import Problem, make_problem
 from foretoken.training.problems.base import Inputs
-from foretoken.training.recipe.recipe import AUTO, ChunkOptions
 from foretoken.training.run.card import CARD, Card, read_card
 from foretoken.training.run.fingerprint import of_model
 from foretoken.training.saved_folder import EXPECTED, adapter_folder

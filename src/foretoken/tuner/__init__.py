@@ -13,11 +13,11 @@ from foretoken.methods import METHODS, Method
 from foretoken.methods.base import ForetokenConfig, MethodName
 from foretoken.tuner.auxiliary import auxiliary_loss_of
 from foretoken.tuner.checkpoints.loading import wrap_loading
-from foretoken.tuner.forward.lower_layers import LowerLayers, can_leave_layers_out, first_trained_layer
 from foretoken.tuner.forward.sites import NAME
 from foretoken.tuner.heads import HEAD_KEY, check_prefix, replace_head
 from foretoken.tuner.limits import check_lora
 from foretoken.tuner.lora import completed_lora
+from foretoken.tuner.lower_layers import LowerLayers, can_leave_layers_out, first_trained_layer
 from foretoken.tuner.speed import use_fast_attention
 from foretoken.tuner.tuner import ForetokenModel, head_names, new_sites
 

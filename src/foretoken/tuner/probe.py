@@ -21,7 +21,7 @@ from foretoken.errors import AdapterError
 from foretoken.methods.base import FrozenStates
 
 if TYPE_CHECKING:
-    from foretoken.tuner.forward.model_hooks import ModelHooks
+    from foretoken.tuner.model_hooks import ModelHooks
 
 
 class AttentionProbe:

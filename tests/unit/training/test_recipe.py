@@ -6,16 +6,9 @@ from foretoken import METHODS, StackConfig, learning_rate, make_config
 from foretoken.errors import ConfigError, RecipeError
 from foretoken.methods import HEAD_RATE, NETWORK_RATE, TAGGING_HEAD_RATE
 from foretoken.options import texts_of, to_dict
+from foretoken.training.options import HeadOptions, TrainingOptions
 from foretoken.training.recipe.reading import parse_overrides
-from foretoken.training.recipe.recipe import (
-    HeadOptions,
-    Recipe,
-    TrainingOptions,
-    as_begun,
-    build_recipe,
-    checked,
-    load_recipe,
-)
+from foretoken.training.recipe.recipe import Recipe, as_begun, build_recipe, checked, load_recipe
 
 ROOT = Path(__file__).parents[3]
 SMALLEST = {"model": "minilm", "data": {"task": "pydocs"}, "method": {"name": "lora"}}

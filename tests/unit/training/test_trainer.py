@@ -11,8 +11,8 @@ from transformers import TrainerCallback
 
 from foretoken import AuxiliaryLossCallback, LoraConfig, SelectivePrefixTuningConfig
 from foretoken.errors import ConfigError
+from foretoken.training.options import TrainingOptions
 from foretoken.training.problems import make_problem
-from foretoken.training.recipe.recipe import TrainingOptions
 from foretoken.training.run.train import check_processes
 from foretoken.training.tokens.encode import PaddingCollator
 from foretoken.training.trainer.progress import StepTimes

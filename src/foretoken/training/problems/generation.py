@@ -21,6 +21,7 @@ from foretoken.data.tasks.base import Markers
 from foretoken.data.tasks.table import TASKS
 from foretoken.errors import BackboneError, ConfigError
 from foretoken.quiet import quiet_transformers
+from foretoken.training.options import GenerationOptions
 from foretoken.training.problems.base import Collator, Inputs, Outputs, Problem
 from foretoken.training.problems.generation_texts import (
     IGNORED,
@@ -33,7 +34,6 @@ from foretoken.training.problems.generation_texts import (
     row_per_reference,
     source_length,
 )
-from foretoken.training.recipe.recipe import GenerationOptions
 from foretoken.training.tokens.encode import EncodeSettings, PaddingCollator, TokenColumns, Truncation
 
 if TYPE_CHECKING:

@@ -38,13 +38,14 @@ from foretoken.training.model.adapter import attach, names_layers
 from foretoken.training.model.engine import use_attention
 from foretoken.training.model.load import base_model_folder, count_parameters, head_options, load_model, load_tokenizer
 from foretoken.training.model.precision import hold_frozen
+from foretoken.training.options import AUTO, HeadOptions
 from foretoken.training.problems import Problem, make_problem
 from foretoken.training.problems.classification import TextProblem
 from foretoken.training.problems.losses import LossOptions, class_rows, class_weights, refuse_unknown_labels, repeated
-from foretoken.training.recipe.recipe import AUTO, HeadOptions, Recipe, decision_rule
+from foretoken.training.recipe.recipe import Recipe, decision_rule
 from foretoken.training.run.card import read_card
 from foretoken.training.run.fingerprint import of_data, of_model, refuse_another_base
-from foretoken.training.start import Start
+from foretoken.training.run.start import Start
 from foretoken.training.tokens.encode import OFFSET, EncodeSettings, TokenColumns, Truncation, describe, token_rules
 from foretoken.training.tokens.new_tokens import add_new_tokens
 from foretoken.training.words import Words, words_beside
@@ -90,7 +91,7 @@ def prepare(recipe: Recipe, data: Loaded | None = None) -> Prepared:
     data = data or load_data(recipe.data)
     fingerprint = of_data(data.splits)
     problem = problem_of(recipe, data)
-    source, start = base_model_folder(recipe), Start.read(recipe)
+    source, start = base_model_folder(recipe.model, recipe.lengthen, recipe.output), Start.read(recipe)
     use_attention(recipe.training.attention_engine, recipe.training.packing)
     set_seed(recipe.training.seed)
     model = load_model(

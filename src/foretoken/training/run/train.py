@@ -23,22 +23,13 @@ from foretoken.processes import is_main_process, num_processes
 from foretoken.quiet import quiet_transformers
 from foretoken.training.baseline.options import is_baseline
 from foretoken.training.fit_head import HeadFit, fit_head, scale_head
+from foretoken.training.options import AUTO, TrainingOptions
 from foretoken.training.problems import MultiLabel
-from foretoken.training.recipe.recipe import (
-    AUTO,
-    Recipe,
-    TrainingOptions,
-    as_begun,
-    checked,
-    with_auto_rate,
-    with_training,
-)
+from foretoken.training.recipe.recipe import Recipe, as_begun, checked, with_auto_rate, with_training
 from foretoken.training.run.baseline import train_baseline
 from foretoken.training.run.baselines import add_baselines
-from foretoken.training.run.checkpoints import STATE, best_of, is_over, remove_checkpoints
 from foretoken.training.run.find_rate import find_rate as search_rate
 from foretoken.training.run.fingerprint import differing, refuse_changes
-from foretoken.training.run.folder import CHECKPOINTS, PREDICTIONS, held, is_tidy, move_aside
 from foretoken.training.run.idle import SayIdle
 from foretoken.training.run.model_card import write_model_card
 from foretoken.training.run.prepare import MEASURED, Prepared, prepare, summary
@@ -65,7 +56,9 @@ from foretoken.training.run.results import (
     write_predictions,
 )
 from foretoken.training.run.state import Finished, Fresh, Resume, state_of
+from foretoken.training.run_folder import CHECKPOINTS, PREDICTIONS, held, is_tidy, move_aside
 from foretoken.training.tokens.encode import OFFSET
+from foretoken.training.trainer.checkpoints import STATE, best_of, is_over, remove_checkpoints
 from foretoken.training.trainer.lower_states import LowerStates
 from foretoken.training.trainer.memory import PeakMemory
 from foretoken.training.trainer.memory import describe as describe_memory

@@ -14,7 +14,7 @@ from transformers import BatchEncoding, PretrainedConfig, PreTrainedTokenizerBas
 
 from foretoken.backbones import position_offset
 from foretoken.errors import BackboneError, ConfigError, DataError
-from foretoken.training.recipe.recipe import ChunkOptions
+from foretoken.training.options import ChunkOptions
 from foretoken.training.tokens.beginnings import beginnings
 
 log = logging.getLogger(__name__)

@@ -35,14 +35,15 @@ from transformers.trainer_utils import EvalLoopOutput, SchedulerType
 from foretoken.errors import ConfigError, SaveError
 from foretoken.files import JsonObject, make_folder, os_errors_as_save_error, remove
 from foretoken.training.model.load import is_head
+from foretoken.training.options import TrainingOptions
 from foretoken.training.problems import Problem
 from foretoken.training.problems.base import Inputs
 from foretoken.training.problems.metrics import greater_is_better
-from foretoken.training.recipe.recipe import Recipe, TrainingOptions
-from foretoken.training.run.checkpoints import best_in, rotate, seal
+from foretoken.training.recipe.recipe import Recipe
 from foretoken.training.tokens.batches import BucketSampler, FixedBatches, ShuffleSampler, TokenBatches, by_length, cut
 from foretoken.training.tokens.chunks import DrawnChunks, documents_of
 from foretoken.training.tokens.new_tokens import rows_alone
+from foretoken.training.trainer.checkpoints import best_in, rotate, seal
 from foretoken.training.trainer.contexts import Float32Attention, SmoothedLabels
 from foretoken.training.trainer.memory import give_back_between_layers
 from foretoken.tuner.auxiliary_log import AuxiliaryLossCallback
