@@ -22,7 +22,7 @@ from benchmarks.suite.measure import compare
 from benchmarks.suite.models import SHAPES, Batch, Shape, documents, failure, largest, model, predict
 from benchmarks.suite.runner import Options, Part
 from foretoken.bank.bank import AdapterBank
-from foretoken.methods import make_config
+from foretoken.methods.table import make_config
 from foretoken.tuner.adapter_files import TENSORS
 
 METHODS: dict[str, dict[str, Any]] = {

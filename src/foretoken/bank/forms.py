@@ -16,9 +16,10 @@ from foretoken.bank.per_document import row_module
 from foretoken.bank.rows import RowStore, layout_of
 from foretoken.bank.saved import State
 from foretoken.errors import AdapterError, BackboneError, ConfigError, cut
-from foretoken.methods.base import AttentionEdit, ForetokenConfig, OutputEdit, Sites, StackedEdit
+from foretoken.methods.base import ForetokenConfig
 from foretoken.methods.dimensions import Dimensions
 from foretoken.methods.require import require_addition
+from foretoken.methods.sites import AttentionEdit, OutputEdit, Sites, StackedEdit
 from foretoken.tuner.checks import check_names, check_position_free
 from foretoken.tuner.forward.sites import NAME
 from foretoken.tuner.limits import PLAIN, check_fits

@@ -9,8 +9,9 @@ from typing import Any
 from peft import mapping
 
 from foretoken.errors import ConfigError
-from foretoken.methods import METHODS, Method
 from foretoken.methods.base import ForetokenConfig, MethodName
+from foretoken.methods.members import MEMBERS, Method
+from foretoken.methods.table import METHODS
 from foretoken.tuner.auxiliary import auxiliary_loss_of
 from foretoken.tuner.checkpoints.loading import wrap_loading
 from foretoken.tuner.forward.sites import NAME
@@ -62,13 +63,13 @@ def register_method(method: Method) -> None:
     types = [config.method_type for config in own_configs()]
     if method.name in METHODS or getattr(method.config, "method_type", None) in types:
         raise ConfigError(f"method {method.name!r} or its peft type is there already; choose another name for yours")
-    METHODS[method.name] = method
+    MEMBERS[method.name] = method
     register()
 
 
 def unregister_method(name: str) -> None:
     """Remove a method that :func:`register_method` added from all tables."""
-    config = METHODS.pop(name).config
+    config = MEMBERS.pop(name).config
     for table in PEFT_TABLES:
         table.pop(MethodName(getattr(config, "method_type", "")), None)
 

@@ -9,8 +9,9 @@ from torch import Tensor, nn
 
 from foretoken.backbones.base import Stack
 from foretoken.errors import AdapterError, BackboneError, cut
-from foretoken.methods.base import ForetokenConfig, Sites
+from foretoken.methods.base import ForetokenConfig
 from foretoken.methods.dimensions import Dimensions, by_stack
+from foretoken.methods.sites import Sites
 from foretoken.tuner.forward.sites import NAME, Site
 
 ADAPTERS_NAME = re.compile(

@@ -17,7 +17,7 @@ from transformers import DynamicCache
 from foretoken.attention.rotary import unrotated
 from foretoken.errors import AdapterError, BackboneError
 from foretoken.files import PathLike
-from foretoken.methods.base import ScoreColumns
+from foretoken.methods.sites import ScoreColumns
 from foretoken.tuner.forward.plan import Plan, make_groups
 from foretoken.tuner.model_hooks import ModelHooks, find_model_hooks, model_hooks_of
 from foretoken.tuner.probe import adapters_off, rotations

@@ -13,8 +13,9 @@ from torch.utils.hooks import RemovableHandle
 from foretoken.backbones.base import ADAPTER, Attention, Backbone, Stack
 from foretoken.backbones.module_value import Arguments, Keywords, ModuleValue, Removable
 from foretoken.errors import AdapterError, did_you_mean
-from foretoken.methods.base import ForetokenConfig, Sites
+from foretoken.methods.base import ForetokenConfig
 from foretoken.methods.dimensions import Dimensions, Place
+from foretoken.methods.sites import Sites
 from foretoken.tuner.attention.adapter import TunedAttention
 from foretoken.tuner.forward.call_through import ThroughHooks, follow_class
 from foretoken.tuner.forward.dimensions import body_of, inner_of

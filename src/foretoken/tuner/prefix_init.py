@@ -15,9 +15,10 @@ from torch import Tensor, nn
 from transformers import AutoTokenizer
 
 from foretoken.errors import AdapterError, ConfigError, cut
-from foretoken.methods import METHODS
-from foretoken.methods.base import ForetokenConfig, FrozenStates, PrefixStart, Sites
+from foretoken.methods.base import ForetokenConfig, PrefixStart
 from foretoken.methods.dimensions import Dimensions
+from foretoken.methods.sites import FrozenStates, Sites
+from foretoken.methods.table import METHODS, name_of
 from foretoken.tuner.adapter_files import read_config, read_tensors
 from foretoken.tuner.checks import PREFIX, check_same_backbone
 from foretoken.tuner.forward.sites import NAME
@@ -269,8 +270,8 @@ def saved_config(source: str, config: ForetokenConfig) -> ForetokenConfig:
     """
     saved = read_config(source)
     if saved["peft_type"] != config.method_type:
-        name = next((m.name for m in METHODS.values() if isinstance(config, m.config or int)), config.method_type)
-        raise AdapterError(f"{source} is not an adapter of {name}; a prefix starts from one of its own method")
+        wanted = name_of(config)
+        raise AdapterError(f"{source} is not an adapter of {wanted}; a prefix starts from one of its own method")
     known = {item.name for item in fields(config) if item.init}
     return type(config)(**{name: value for name, value in saved.items() if name in known})
 

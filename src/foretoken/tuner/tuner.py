@@ -20,8 +20,9 @@ from foretoken.backbones.base import Backbone
 from foretoken.backbones.fast_maps import FastMaps
 from foretoken.backbones.packing import note_head_inputs
 from foretoken.errors import AdapterError, ConfigError
-from foretoken.methods.base import ForetokenConfig, OutputEdit, Sites, StackedEdit
+from foretoken.methods.base import ForetokenConfig
 from foretoken.methods.dimensions import Dimensions
+from foretoken.methods.sites import OutputEdit, Sites, StackedEdit
 from foretoken.tuner.auxiliary import add_to_loss, auxiliary_loss_of
 from foretoken.tuner.checks import (
     check_heads_apart,

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any, ClassVar, Literal
+from typing import TYPE_CHECKING, Any, ClassVar, Literal
 
 from foretoken.data.options import DataOptions
 from foretoken.data.problems import GENERATION, MULTI_LABEL, OF_TEXTS, TOKEN_CLASSIFICATION
@@ -26,6 +26,9 @@ from foretoken.training.options import (
     TrainingOptions,
 )
 from foretoken.training.recipe.reading import add_plain_errors, apply_overrides, parse_overrides, read_yaml
+
+if TYPE_CHECKING:
+    from peft import PeftConfig
 
 
 @dataclass(frozen=True)
@@ -145,7 +148,7 @@ def build_recipe(values: Values, source: str = "recipe") -> Recipe:
     errors: Errors = []
     values = with_method_group(values)
     recipe = build(Recipe, values, errors)
-    errors.extend(_name_errors(values))
+    config = _check_names(values, errors)
     add_plain_errors(values, errors)
     if errors or recipe is None:
         raise RecipeError.of(source, errors)
@@ -156,7 +159,7 @@ def build_recipe(values: Values, source: str = "recipe") -> Recipe:
         recipe = with_training(recipe, precision="fp32")  # there is nothing to choose
     if recipe.chunks is None and not is_baseline(recipe.method) and problem_name(recipe.data) in OF_TEXTS:
         recipe = replace(recipe, chunks=ChunkOptions())
-    rates = _auto_rates(recipe)
+    rates = _auto_rates(recipe, config)
     training = replace(recipe.training, metric=metric, **rates)
     others = [*(["head"] if recipe.head == AUTO else []), *([PRECISION] if training.precision == AUTO else [])]
     auto = sorted({*recipe.auto, *(f"training.{name}" for name in rates), *others})
@@ -201,41 +204,38 @@ def with_method_group(values: Values) -> dict[str, Any]:
     return dict(values) | ({"method": {"name": method}} if isinstance(method, str) else {})
 
 
-def _auto_rates(recipe: Recipe) -> dict[str, Any]:
+def _auto_rates(recipe: Recipe, config: PeftConfig | None) -> dict[str, Any]:
     """Return the learning rates that the recipe leaves to its method."""
     from foretoken.data.tasks.table import problem_name
-    from foretoken.methods import default_rates  # imports torch
+    from foretoken.methods.rates import default_rates
 
     if is_baseline(recipe.method):
         return {}
-    members = [{"name": member} if isinstance(member, str) else member for member in recipe.method.get("configs", ())]
-    members = members or [recipe.method]
-    problem, name = problem_name(recipe.data), recipe.method["name"]
-    rate, head_rate = default_rates(
-        [member["name"] for member in members],
-        tagging=problem == TOKEN_CLASSIFICATION,
-        network=any(member.get("prefix_projection") for member in members),
-    )
-    if problem == GENERATION and name == "full":
+    problem = problem_name(recipe.data)
+    rate, head_rate = default_rates(config, tagging=problem == TOKEN_CLASSIFICATION)
+    if problem == GENERATION and config is None:
         head_rate = None  # a language model's head is pretrained like all of it
     given, given_head = recipe.training.learning_rate, recipe.training.head_learning_rate
     found = {"learning_rate": (given, rate), "head_learning_rate": (given_head, head_rate)}
     return {name: own for name, (value, own) in found.items() if value == AUTO}
 
 
-def _name_errors(values: Values) -> Errors:
-    """Check the task and its options, those of the method, and the names of metric and attention engine."""
+def _check_names(values: Values, errors: Errors) -> PeftConfig | None:
+    """Check the task and its options, and the names of metric and attention engine; return the method's config."""
     from foretoken.data.tasks.table import task_errors
-    from foretoken.training.model.adapter import method_errors
+    from foretoken.training.model.adapter import read_config
     from foretoken.training.model.engine import engine_errors
     from foretoken.training.problems.metrics import metric_errors
 
-    errors: Errors = []
+    config = None
     data, method, training = values.get("data"), values.get("method"), values.get("training")
     if isinstance(data, Mapping):
         errors += [f"data: {error}" for error in task_errors(data)]
     if isinstance(method, Mapping):
-        errors += tfidf_errors(method) if is_baseline(method) else method_errors(method)
+        if is_baseline(method):
+            errors += tfidf_errors(method)
+        else:
+            config = read_config(method, errors)
         if is_baseline(method) and values.get("start_from") is not None:
             errors.append("start_from: method tf-idf is fitted anew; leave it out")
         if is_baseline(method) and values.get("words") is True:
@@ -244,7 +244,7 @@ def _name_errors(values: Values) -> Errors:
         metric, engine = training.get("metric"), training.get("attention_engine")
         errors += metric_errors(metric) if isinstance(metric, str) and metric != AUTO else []
         errors += engine_errors(engine) if isinstance(engine, str) else []
-    return errors
+    return config
 
 
 def _data_name(data: DataOptions) -> str:

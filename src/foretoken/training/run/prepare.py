@@ -30,6 +30,7 @@ from foretoken.data.schemas import SHARED, parts, stored
 from foretoken.errors import ConfigError, quoted
 from foretoken.lengthening import public_name, resolve_source
 from foretoken.machine.precision import MeasuredPrecision, accelerator, fastest_precision
+from foretoken.methods.rates import own_rate
 from foretoken.metrics.needs import lacking
 from foretoken.metrics.regression import TargetScale
 from foretoken.metrics.table import check_metric
@@ -83,6 +84,11 @@ class Prepared:
     def head(self) -> HeadOptions | None:
         """The head in the place of transformers' own."""
         return head_options(getattr(self.model.config, HEAD_KEY, None))
+
+    @property
+    def trains_head_alone(self) -> bool:
+        """Whether the method trains nothing beside a head."""
+        return isinstance(self.model, PeftModel) and own_rate(self.model.peft_config["default"]) is None
 
 
 def prepare(recipe: Recipe, data: Loaded | None = None) -> Prepared:

@@ -68,7 +68,7 @@ from foretoken.training.words import stack
 from foretoken.tuner import can_leave_layers_out, first_trained_layer
 
 log = logging.getLogger(__name__)
-HEAD_ONLY, HEAD_FIT = "head-only", "head_fit"
+HEAD_FIT = "head_fit"
 _COMPARED = ("foretoken", "torch", "transformers", "peft")  # versions with which a run goes on as it began
 _SMALLER = (
     "lower training.batch_size, training.tokens_per_batch or max_length, or set training.gradient_checkpointing: true"
@@ -261,7 +261,7 @@ def _fit(
         return trainer
     if checkpoint is not None:
         log.info("going on from %s", checkpoint.name)
-    if is_head_fitted and recipe.method["name"] == HEAD_ONLY:
+    if is_head_fitted and prepared.trains_head_alone:
         trainer.measure_start()
         return trainer
     trainer.train(resume_from_checkpoint=str(checkpoint) if checkpoint else None)
@@ -314,7 +314,7 @@ def _cache_states(recipe: Recipe, prepared: Prepared, splits: Sequence[str]) -> 
             return
         if states is not None:
             states.layers.remove()
-    if chosen == AUTO and recipe.method["name"] == HEAD_ONLY:
+    if chosen == AUTO and prepared.trains_head_alone:
         return
     for dtype in ("float16", "float32") if chosen == AUTO else (chosen,):
         states = _states(recipe, prepared, dtype, first, digests)

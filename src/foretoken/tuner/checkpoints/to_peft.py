@@ -17,8 +17,9 @@ from torch import Tensor, nn
 
 from foretoken.errors import AdapterError, quoted
 from foretoken.files import PathLike, atomic_file, write_json
-from foretoken.methods.base import ForetokenConfig, ScoreColumns, Sites, plain
+from foretoken.methods.base import ForetokenConfig, plain
 from foretoken.methods.dimensions import Dimensions
+from foretoken.methods.sites import ScoreColumns, Sites
 from foretoken.tuner.adapter_files import CONFIG, TENSORS
 from foretoken.tuner.checkpoints.from_peft import ONE_STACK, PROMPTS, name_in_model, split_by_layer
 from foretoken.tuner.forward.plan import Group, Plan

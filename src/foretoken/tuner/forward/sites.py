@@ -18,7 +18,7 @@ from torch import Tensor, nn
 
 from foretoken.backbones.module_value import Arguments, Keywords
 from foretoken.errors import AdapterError
-from foretoken.methods.base import AttentionEdit, LayerEntry
+from foretoken.methods.sites import AttentionEdit, LayerEntry
 from foretoken.tuner.forward.plan import Group, PassState, Plan
 
 NAME = "foretoken"

@@ -27,8 +27,8 @@ from foretoken.backbones.base import Backbone, Stack, unchanged
 from foretoken.backbones.masks import prefix_without_positions, with_positions
 from foretoken.backbones.module_value import Arguments, Keywords
 from foretoken.backbones.pooling import POOLING
-from foretoken.methods.base import LayerEntry
 from foretoken.methods.dimensions import Dimensions
+from foretoken.methods.sites import LayerEntry
 from foretoken.tuner.forward.mixed_batch import hook_names
 from foretoken.tuner.forward.plan import (
     PassState,
