@@ -33,7 +33,7 @@ from foretoken.options import types_of
 from foretoken.quiet import quiet_transformers
 from foretoken.training.baseline.options import PAPER, SUMMARY, TF_IDF, TfidfOptions
 from foretoken.training.model.adapter import option_fields, option_types
-from foretoken.tuner import new_sites
+from foretoken.tuner.tuner import new_sites
 
 FILE = Path(__file__).parents[1] / "src" / "foretoken_cli" / "method_list.json"
 Option: TypeAlias = tuple[str, str, str]

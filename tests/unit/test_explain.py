@@ -30,8 +30,8 @@ from foretoken.training.options import ChunkOptions
 from foretoken.training.problems import make_problem
 from foretoken.training.tokens.encode import PaddingCollator
 from foretoken.training.tokens.places import SPECIAL, Span, place_tokens
-from foretoken.tuner import replace_head
 from foretoken.tuner.forward.dimensions import embedding_of, inner_of
+from foretoken.tuner.heads import replace_head
 
 from support import tiny
 from support.saved import tokenizer_of

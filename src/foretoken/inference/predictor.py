@@ -50,7 +50,8 @@ from foretoken.training.tokens.batches import cut as cut_by_length
 from foretoken.training.tokens.encode import OFFSET, EncodeSettings, Truncation, token_rules
 from foretoken.training.tokens.new_tokens import has_trained_rows, match_vocabulary
 from foretoken.training.words import load_words
-from foretoken.tuner import check_lora, use_fast_attention  # registers our methods with peft on the way
+from foretoken.tuner.limits import check_lora
+from foretoken.tuner.speed import use_fast_attention
 
 if TYPE_CHECKING:
     import datasets

@@ -119,13 +119,7 @@ MEMBERS: dict[str, Method] = {
             "He et al. 2022",
         ),
         Method("bitfit", "BitFit", "every bias of the body", BitFitConfig, "Ben Zaken et al. 2022"),
-        Method(
-            "lora",
-            "LoRA",
-            "low-rank updates of linear maps, through peft",
-            LoraConfig,
-            "Hu et al. 2021",
-        ),
+        Method("lora", "LoRA", "low-rank updates of linear maps, through peft", LoraConfig, "Hu et al. 2021"),
         Method(
             "query-value-lora",
             "LoRA (query, value)",

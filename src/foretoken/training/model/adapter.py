@@ -19,7 +19,9 @@ from foretoken.methods.table import METHODS
 from foretoken.options import Errors, Values, convert, is_number, unknown_keys
 from foretoken.training.baseline.options import TF_IDF
 from foretoken.training.tokens.new_tokens import with_trained_rows
-from foretoken.tuner import check_prefix, completed_lora, use_fast_attention  # registers our methods with peft
+from foretoken.tuner.heads import check_prefix
+from foretoken.tuner.lora import completed_lora
+from foretoken.tuner.speed import use_fast_attention
 
 CONFIGS = "configs"  # the option of a stack that holds methods
 LAYERS = "layers"  # the option of LoRA too, which peft knows by numbers alone

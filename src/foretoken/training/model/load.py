@@ -40,7 +40,8 @@ from foretoken.training.model.sizes import check_model_fits
 from foretoken.training.options import HeadOptions, LengthenOptions
 from foretoken.training.problems import Problem
 from foretoken.training.tokens.encode import token_rules
-from foretoken.tuner import HEAD_KEY, head_names, replace_head
+from foretoken.tuner.heads import HEAD_KEY, replace_head
+from foretoken.tuner.tuner import head_names
 
 log = logging.getLogger(__name__)
 _SET_PADDING = "set tokenizer.pad_token to a token that the model knows, and save the tokenizer there"

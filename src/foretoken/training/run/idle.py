@@ -22,7 +22,7 @@ from foretoken.training.model.adapter import CONFIGS
 from foretoken.training.model.load import ATTENTION_DROPOUTS, count_parameters
 from foretoken.training.recipe.recipe import Recipe
 from foretoken.training.run.prepare import Prepared
-from foretoken.tuner import first_trained_layer
+from foretoken.tuner.lower_layers import first_trained_layer
 
 log = logging.getLogger(__name__)
 

@@ -50,7 +50,8 @@ from foretoken.training.run.start import Start
 from foretoken.training.tokens.encode import OFFSET, EncodeSettings, TokenColumns, Truncation, describe, token_rules
 from foretoken.training.tokens.new_tokens import add_new_tokens
 from foretoken.training.words import Words, words_beside
-from foretoken.tuner import HEAD_KEY, LowerLayers, can_leave_layers_out, first_trained_layer
+from foretoken.tuner.heads import HEAD_KEY
+from foretoken.tuner.lower_layers import LowerLayers, can_leave_layers_out, first_trained_layer
 
 log = logging.getLogger(__name__)
 _THREADS_PER_CPU = 16

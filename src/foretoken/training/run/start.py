@@ -27,10 +27,10 @@ from foretoken.training.recipe.recipe import Recipe
 from foretoken.training.run.card import Card, read_card
 from foretoken.training.run.fingerprint import refuse_another_base
 from foretoken.training.saved_folder import EXPECTED, adapter_folder
-from foretoken.tuner import HEAD_KEY
 from foretoken.tuner.adapter_files import CONFIG, read_tensors
 from foretoken.tuner.checks import PREFIX, check_names, check_tensor
 from foretoken.tuner.forward.dimensions import inner_of
+from foretoken.tuner.heads import HEAD_KEY
 
 log = logging.getLogger(__name__)
 KEY = "start_from"

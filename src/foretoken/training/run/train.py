@@ -65,7 +65,7 @@ from foretoken.training.trainer.memory import describe as describe_memory
 from foretoken.training.trainer.progress import LogAtEvaluation, ProgressBar, StepTimes
 from foretoken.training.trainer.trainer import RecipeTrainer, make_trainer
 from foretoken.training.words import stack
-from foretoken.tuner import can_leave_layers_out, first_trained_layer
+from foretoken.tuner.lower_layers import can_leave_layers_out, first_trained_layer
 
 log = logging.getLogger(__name__)
 HEAD_FIT = "head_fit"

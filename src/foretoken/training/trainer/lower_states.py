@@ -17,7 +17,7 @@ from foretoken.training.tokens.batches import by_length
 from foretoken.training.tokens.encode import PER_TOKEN
 from foretoken.training.tokens.states import Key, StateStore, keys_of, store_key
 from foretoken.training.trainer.progress import progress_bar
-from foretoken.tuner import LowerLayers
+from foretoken.tuner.lower_layers import LowerLayers
 
 if TYPE_CHECKING:
     from datasets import Dataset
