@@ -22,7 +22,8 @@ from foretoken.serving.adapters import Adapter
 from foretoken.serving.errors import WrongTaskError
 from foretoken.serving.tasks import Document, Kind, Prepared, check_task
 from foretoken.training.problems.question_answering import QuestionAnswering, QuestionCollator
-from foretoken.training.tokens.encode import PaddingCollator, TableRow, TokenRow, refuse_without_embedding
+from foretoken.training.tokens.encode import TokenRow, refuse_without_embedding
+from foretoken.training.tokens.padding import PaddingCollator, TableRow
 
 Entities: TypeAlias = list[dict[str, object]]
 Strategy: TypeAlias = Literal["none", "simple", "first", "average", "max"]

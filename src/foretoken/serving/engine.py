@@ -25,7 +25,7 @@ from foretoken.serving.errors import BusyError, ComputeError, NotReadyError, Too
 from foretoken.serving.scheduler import Pending, Queue, Row
 from foretoken.serving.store import Store
 from foretoken.serving.tasks import Document, Prepared, Task
-from foretoken.training.tokens.encode import padded
+from foretoken.training.tokens.padding import padded
 
 log = logging.getLogger(__name__)
 T = TypeVar("T")

@@ -26,14 +26,12 @@ from foretoken.training.problems.choice import Choosing
 from foretoken.training.tokens.chunks import ChunkCollator, spans
 from foretoken.training.tokens.encode import (
     EncodeSettings,
-    PaddingCollator,
-    TableRow,
     TokenColumns,
     Truncation,
     count_lengths,
-    padded,
     refuse_without_embedding,
 )
+from foretoken.training.tokens.padding import PaddingCollator, TableRow, padded
 from foretoken.training.tokens.texts import special_frame
 from foretoken.tuner.forward.dimensions import inner_of, takes_global_attention
 from foretoken.tuner.heads import mean_of_rows

@@ -19,7 +19,8 @@ from foretoken.training.problems.base import Collator, Inputs, Outputs, Problem,
 from foretoken.training.problems.losses import PLAIN, LossOptions, at_least_float32, class_loss
 from foretoken.training.problems.metrics import probabilities_of
 from foretoken.training.tokens.chunks import ChunkCollator, rows_at_once
-from foretoken.training.tokens.encode import OFFSET, EncodeSettings, PaddingCollator, TokenColumns, Truncation
+from foretoken.training.tokens.encode import EncodeSettings, TokenColumns, Truncation
+from foretoken.training.tokens.padding import OFFSET, PaddingCollator
 from foretoken.training.tokens.texts import encode_texts
 from foretoken.tuner.auxiliary import added_by_caller, with_auxiliary_loss
 from foretoken.tuner.heads import document_logits

@@ -47,8 +47,9 @@ from foretoken.training.recipe.recipe import Recipe, decision_rule
 from foretoken.training.run.card import read_card
 from foretoken.training.run.fingerprint import of_data, of_model, refuse_another_base
 from foretoken.training.run.start import Start
-from foretoken.training.tokens.encode import OFFSET, EncodeSettings, TokenColumns, Truncation, describe, token_rules
+from foretoken.training.tokens.encode import EncodeSettings, TokenColumns, Truncation, describe, token_rules
 from foretoken.training.tokens.new_tokens import add_new_tokens
+from foretoken.training.tokens.padding import OFFSET
 from foretoken.training.words import Words, words_beside
 from foretoken.tuner.heads import HEAD_KEY
 from foretoken.tuner.lower_layers import LowerLayers, can_leave_layers_out, first_trained_layer

@@ -57,13 +57,14 @@ from foretoken.training.run.results import (
 )
 from foretoken.training.run.state import Finished, Fresh, Resume, state_of
 from foretoken.training.run_folder import CHECKPOINTS, PREDICTIONS, held, is_tidy, move_aside
-from foretoken.training.tokens.encode import OFFSET
+from foretoken.training.tokens.padding import OFFSET
 from foretoken.training.trainer.checkpoints import STATE, best_of, is_over, remove_checkpoints
 from foretoken.training.trainer.lower_states import LowerStates
+from foretoken.training.trainer.make import make_trainer
 from foretoken.training.trainer.memory import PeakMemory
 from foretoken.training.trainer.memory import describe as describe_memory
 from foretoken.training.trainer.progress import LogAtEvaluation, ProgressBar, StepTimes
-from foretoken.training.trainer.trainer import RecipeTrainer, make_trainer
+from foretoken.training.trainer.trainer import RecipeTrainer
 from foretoken.training.words import stack
 from foretoken.tuner.lower_layers import can_leave_layers_out, first_trained_layer
 
