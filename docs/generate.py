@@ -517,8 +517,8 @@ def study_differences(*pairs: str) -> Iterator[str]:
 
 def study_rates() -> Iterator[str]:
     """Return the rate that each search of the study chose, and what it gains over the method's own on validation."""
-    from foretoken import METHODS
-    from foretoken.methods import default_rates
+    from foretoken import METHODS, make_config
+    from foretoken.methods.rates import default_rates
 
     candidates = records_of("study-search")
     searched = {(run["recipe"]["method"]["name"], run["recipe"]["data"]["task"]) for run in candidates}
@@ -533,16 +533,18 @@ def study_rates() -> Iterator[str]:
             if run["test"]:
                 chosen[key] = rate
 
+    configs = {method: METHODS[method].config and make_config(method) for method, _ in searched if method in METHODS}
+
     def cell(method: str, task: str) -> str:
         if (key := (method, task)) not in searched:
             return ""
-        own, _ = default_rates([method], tagging=task == "wnut17")
+        own, _ = default_rates(configs[method], tagging=task == "wnut17")
         gain = 100 * (tried[key][chosen[key]] - tried[key][own])
         return "own" if chosen[key] == own else f"{chosen[key]:g} ({gain:+.1f})"
 
     tasks = [task for task in STUDY if any(task == other for _, other in searched)]
     rows = (
-        (f"`{method}`", f"{default_rates([method])[0]:g}", *(cell(method, task) for task in tasks))
+        (f"`{method}`", f"{default_rates(configs[method])[0]:g}", *(cell(method, task) for task in tasks))
         for method in METHODS
         if any(method == other for other, _ in searched)
     )

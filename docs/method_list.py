@@ -25,13 +25,15 @@ from transformers.models.auto import modeling_auto
 
 from foretoken.backbones import BACKBONES
 from foretoken.errors import ForetokenError
-from foretoken.methods import HEAD_RATE, METHODS, TAGGING_HEAD_RATE, Method
 from foretoken.methods.base import ForetokenConfig
+from foretoken.methods.members import Method
+from foretoken.methods.rates import HEAD_RATE, TAGGING_HEAD_RATE, own_rate
+from foretoken.methods.table import METHODS, make_config
 from foretoken.options import types_of
 from foretoken.quiet import quiet_transformers
 from foretoken.training.baseline.options import PAPER, SUMMARY, TF_IDF, TfidfOptions
 from foretoken.training.model.adapter import option_fields, option_types
-from foretoken.tuner import new_sites
+from foretoken.tuner.tuner import new_sites
 
 FILE = Path(__file__).parents[1] / "src" / "foretoken_cli" / "method_list.json"
 Option: TypeAlias = tuple[str, str, str]
@@ -116,9 +118,10 @@ def text() -> str:
 
 def rate_text(row: Method) -> str:
     """Return the learning rate that `auto` stands for."""
-    if row.learning_rate is not None:
-        return f"{row.learning_rate:g}"
-    return "of its members" if row.name == "stack" else f"{HEAD_RATE:g}, tagging {TAGGING_HEAD_RATE:g}"
+    if row.name == "stack":
+        return "of its members"
+    rate = own_rate(row.config and make_config(row.name))
+    return f"{HEAD_RATE:g}, tagging {TAGGING_HEAD_RATE:g}" if rate is None else f"{rate:g}"
 
 
 def _options(items: Iterable[tuple[Field[object], object]]) -> list[Option]:

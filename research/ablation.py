@@ -19,7 +19,7 @@ import torch
 from torch import Tensor
 from transformers import TrainerCallback
 
-from foretoken.methods.prefix import Prefix
+from foretoken.methods.prefixes.prefix import Prefix
 from foretoken.training.recipe.recipe import build_recipe
 from foretoken.training.run.train import train
 from research.shared import run_missing, set_up, study_parser
@@ -303,7 +303,7 @@ def one_run(task: str, variant: str, seed: int, precision: str) -> dict[str, Any
     with tempfile.TemporaryDirectory() as folder:
         recipe = {**setting, **chosen, "model": "minilm", "training": training, "output": folder, "name": "run"}
         began = time.perf_counter()
-        with patch("foretoken.methods.prefix.Prefix", kind_of_prefix):
+        with patch("foretoken.methods.prefixes.prefix.Prefix", kind_of_prefix):
             record = train(build_recipe(recipe), callbacks=callbacks)
     scores = {
         part: {metric: record[part][metric] for metric in MEASURED if metric in record[part]}

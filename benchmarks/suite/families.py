@@ -34,7 +34,7 @@ from benchmarks.suite.models import (
 )
 from benchmarks.suite.runner import Options, Part
 from foretoken.attention.choose import PACKING_VARIABLE
-from foretoken.methods import make_config
+from foretoken.methods.table import make_config
 from foretoken.tuner.speed import speed_up
 
 SIZE = 16

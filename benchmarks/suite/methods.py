@@ -19,7 +19,7 @@ import torch
 from benchmarks.suite.measure import Sample, compare, summary
 from benchmarks.suite.models import NONE, SHAPES, Batch, documents, model, predict, step
 from benchmarks.suite.runner import Options, Part
-from foretoken.methods import METHODS
+from foretoken.methods.table import METHODS
 from foretoken.training.model.adapter import attach
 from foretoken.tuner.fuse import fuse
 from foretoken.tuner.speed import speed_up

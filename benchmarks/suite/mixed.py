@@ -21,9 +21,9 @@ from torch import Tensor
 from benchmarks.suite.measure import compare
 from benchmarks.suite.models import SHAPES, Batch, Shape, documents, failure, largest, model, predict
 from benchmarks.suite.runner import Options, Part
-from foretoken.methods import make_config
-from foretoken.tuner.bank.bank import AdapterBank
-from foretoken.tuner.checkpoints.files import TENSORS
+from foretoken.bank.bank import AdapterBank
+from foretoken.methods.table import make_config
+from foretoken.tuner.adapter_files import TENSORS
 
 METHODS: dict[str, dict[str, Any]] = {
     "prefix-propagation": {"name": "prefix-propagation", "num_virtual_tokens": 8},

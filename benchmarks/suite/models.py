@@ -17,7 +17,7 @@ from peft import get_peft_model
 from torch import Tensor, nn
 from torch.nn import functional
 
-from foretoken.methods import make_config
+from foretoken.methods.table import make_config
 from foretoken.quiet import quiet_transformers
 
 OURS, THEIRS, NONE = "foretoken", "transformers", "no adapter"

@@ -28,13 +28,13 @@ from benchmarks.suite.measure import compare
 from benchmarks.suite.mixed import BLEND, METHODS, config_of, in_bank, new_model, saved_adapters, shape_of
 from benchmarks.suite.models import documents, failure
 from benchmarks.suite.runner import Options, Part
+from foretoken.bank.bank import AdapterBank
 from foretoken.inference.shared_base import SharedBase
-from foretoken.serving.bank import MixedBank
+from foretoken.serving.compute import MixedBank
 from foretoken.serving.engine import Engine, Limits, Request
 from foretoken.serving.errors import BusyError
 from foretoken.serving.store import Store
 from foretoken.serving.tasks import Classify, Document, Prediction
-from foretoken.tuner.bank.bank import AdapterBank
 
 AT_ONCE = 64  # requests that wait at a time
 SPECIAL = ["[PAD]", "[UNK]", "[CLS]", "[SEP]"]

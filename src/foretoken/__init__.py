@@ -16,30 +16,33 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 from foretoken.after_import import call_after_import
+from foretoken.version import __version__ as __version__
 
 if TYPE_CHECKING:
     from peft import LoraConfig as LoraConfig
 
+    from foretoken.bank.bank import AdapterBank as AdapterBank
     from foretoken.lengthening import lengthen as lengthen
-    from foretoken.methods import METHODS as METHODS
-    from foretoken.methods import learning_rate as learning_rate
-    from foretoken.methods import make_config as make_config
     from foretoken.methods.aot.config import AoTPTuningConfig as AoTPTuningConfig
     from foretoken.methods.bitfit import BitFitConfig as BitFitConfig
     from foretoken.methods.bottleneck_adapter import BottleneckAdapterConfig as BottleneckAdapterConfig
-    from foretoken.methods.decoupled_prefix import DecoupledPrefixConfig as DecoupledPrefixConfig
     from foretoken.methods.head_only import HeadOnlyConfig as HeadOnlyConfig
     from foretoken.methods.inducer_tuning import InducerTuningConfig as InducerTuningConfig
-    from foretoken.methods.kernel_propagation import KernelPropagationConfig as KernelPropagationConfig
     from foretoken.methods.low_rank.config import QueryValueLoraConfig as QueryValueLoraConfig
     from foretoken.methods.mam_adapter import MAMAdapterConfig as MAMAdapterConfig
-    from foretoken.methods.prefix_propagation import PrefixPropagationConfig as PrefixPropagationConfig
-    from foretoken.methods.prefix_tuning import PrefixTuningConfig as PrefixTuningConfig
-    from foretoken.methods.prompt_tuning import PromptTuningConfig as PromptTuningConfig
-    from foretoken.methods.selective_prefix_tuning import SelectivePrefixTuningConfig as SelectivePrefixTuningConfig
+    from foretoken.methods.prefixes.decoupled_prefix import DecoupledPrefixConfig as DecoupledPrefixConfig
+    from foretoken.methods.prefixes.kernel_propagation import KernelPropagationConfig as KernelPropagationConfig
+    from foretoken.methods.prefixes.prefix_propagation import PrefixPropagationConfig as PrefixPropagationConfig
+    from foretoken.methods.prefixes.prefix_tuning import PrefixTuningConfig as PrefixTuningConfig
+    from foretoken.methods.prefixes.prompt_tuning import PromptTuningConfig as PromptTuningConfig
+    from foretoken.methods.prefixes.selective_prefix_tuning import (
+        SelectivePrefixTuningConfig as SelectivePrefixTuningConfig,
+    )
+    from foretoken.methods.rates import learning_rate as learning_rate
     from foretoken.methods.stack import StackConfig as StackConfig
+    from foretoken.methods.table import METHODS as METHODS
+    from foretoken.methods.table import make_config as make_config
     from foretoken.tuner.auxiliary_log import AuxiliaryLossCallback as AuxiliaryLossCallback
-    from foretoken.tuner.bank.bank import AdapterBank as AdapterBank
     from foretoken.tuner.checkpoints.from_peft import from_peft as from_peft
     from foretoken.tuner.checkpoints.to_peft import to_peft as to_peft
     from foretoken.tuner.fuse import fuse as fuse
@@ -51,19 +54,17 @@ if TYPE_CHECKING:
     from foretoken.tuner.speed import speed_up as speed_up
     from foretoken.tuner.speed import undo_speed_up as undo_speed_up
 
-__version__ = "0.1.0"
-
 _PUBLIC = {
-    "METHODS": "foretoken.methods",
-    "learning_rate": "foretoken.methods",
-    "make_config": "foretoken.methods",
-    "PrefixPropagationConfig": "foretoken.methods.prefix_propagation",
-    "KernelPropagationConfig": "foretoken.methods.kernel_propagation",
+    "METHODS": "foretoken.methods.table",
+    "learning_rate": "foretoken.methods.rates",
+    "make_config": "foretoken.methods.table",
+    "PrefixPropagationConfig": "foretoken.methods.prefixes.prefix_propagation",
+    "KernelPropagationConfig": "foretoken.methods.prefixes.kernel_propagation",
     "QueryValueLoraConfig": "foretoken.methods.low_rank.config",
-    "PrefixTuningConfig": "foretoken.methods.prefix_tuning",
-    "PromptTuningConfig": "foretoken.methods.prompt_tuning",
-    "DecoupledPrefixConfig": "foretoken.methods.decoupled_prefix",
-    "SelectivePrefixTuningConfig": "foretoken.methods.selective_prefix_tuning",
+    "PrefixTuningConfig": "foretoken.methods.prefixes.prefix_tuning",
+    "PromptTuningConfig": "foretoken.methods.prefixes.prompt_tuning",
+    "DecoupledPrefixConfig": "foretoken.methods.prefixes.decoupled_prefix",
+    "SelectivePrefixTuningConfig": "foretoken.methods.prefixes.selective_prefix_tuning",
     "InducerTuningConfig": "foretoken.methods.inducer_tuning",
     "AoTPTuningConfig": "foretoken.methods.aot.config",
     "BottleneckAdapterConfig": "foretoken.methods.bottleneck_adapter",
@@ -72,7 +73,7 @@ _PUBLIC = {
     "HeadOnlyConfig": "foretoken.methods.head_only",
     "StackConfig": "foretoken.methods.stack",
     "AuxiliaryLossCallback": "foretoken.tuner.auxiliary_log",
-    "AdapterBank": "foretoken.tuner.bank.bank",
+    "AdapterBank": "foretoken.bank.bank",
     "LoraConfig": "peft",
     "initialise_prefix": "foretoken.tuner.prefix_init",
     "document_logits": "foretoken.tuner.heads",

@@ -107,7 +107,7 @@ def _dispatch(arguments: list[str], *, debug: bool) -> int:
         return OK if arguments else ERROR
     verb, *rest = arguments
     if verb == "--version":
-        from foretoken import __version__
+        from foretoken.version import __version__
 
         say(f"foretoken {__version__}")
         return OK

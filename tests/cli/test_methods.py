@@ -8,7 +8,7 @@ import pytest
 from safetensors.torch import load_file
 
 from foretoken.backbones import BACKBONES
-from foretoken.methods import METHODS
+from foretoken.methods.table import METHODS
 
 from support.tiny_families import save_family
 

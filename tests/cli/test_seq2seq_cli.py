@@ -61,8 +61,8 @@ def test_pairs_are_trained_on_measured_and_predicted(tmp_path, cli, record, fami
 
 def test_a_prefix_stands_before_every_source(tmp_path):
     from foretoken.data.plain_table import PlainTable
+    from foretoken.training.options import GenerationOptions
     from foretoken.training.problems import make_problem
-    from foretoken.training.recipe.recipe import GenerationOptions
 
     from support.readings import reading
 

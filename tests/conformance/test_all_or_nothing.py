@@ -7,7 +7,7 @@ from test_plain_calls import assert_same, run, state, trained
 
 from foretoken import BitFitConfig, PrefixTuningConfig, StackConfig
 from foretoken.errors import AdapterError
-from foretoken.tuner.forward.model_hooks import ModelHooks
+from foretoken.tuner.model_hooks import ModelHooks
 
 from support import tiny
 from support.table import ROWS

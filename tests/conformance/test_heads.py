@@ -12,7 +12,7 @@ from foretoken.attention.choose import use_packing
 from foretoken.backbones import ENCODERS
 from foretoken.backbones.pooling import of_documents, summaries
 from foretoken.errors import AdapterError, ConfigError
-from foretoken.tuner import completed_lora
+from foretoken.tuner.lora import completed_lora
 
 from support import tiny
 from support.table import ROWS, adapted

@@ -8,7 +8,7 @@ from transformers import AutoModel
 
 from foretoken.backbones import BACKBONES
 from foretoken.errors import BackboneError
-from foretoken.methods import METHODS as METHOD_TABLE
+from foretoken.methods.table import METHODS as METHOD_TABLE
 
 from support import tiny
 from support.table import CELLS, CHANGING, EMPTY, NEUTRAL, ROWS, adapted

@@ -317,7 +317,7 @@ def test_stacks_refuse_what_cannot_be_stacked():
         StackConfig(configs=[LoraConfig(init_lora_weights="pissa")])
     with pytest.raises(ConfigError, match="layer_replication, which changes the frozen model"):
         StackConfig(configs=[LoraConfig(layer_replication=[[0, 2]])])
-    with pytest.raises(ConfigError, match="foretoken's methods and LoRA; got StackConfig"):
+    with pytest.raises(ConfigError, match=r"foretoken's methods and LoRA, .*; got 'FORETOKEN_STACK'"):
         StackConfig(configs=[StackConfig(configs=[LoraConfig()])])
     with pytest.raises(ConfigError, match="did you mean 'prefix-tuning'"):
         StackConfig(configs=[{"name": "prefix-tunning"}])

@@ -16,7 +16,7 @@ from foretoken import (
 )
 from foretoken.backbones.seq2seq import MASK_IN_BIAS
 from foretoken.errors import BackboneError, ConfigError
-from foretoken.tuner import use_fast_attention
+from foretoken.tuner.speed import use_fast_attention
 
 from support import tiny
 from support.table import ROWS, adapted

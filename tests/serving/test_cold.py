@@ -15,7 +15,7 @@ from foretoken import AoTPTuningConfig, fuse
 from foretoken.errors import AdapterError
 from foretoken.files import write_json
 from foretoken.inference.shared_base import SharedBase
-from foretoken.serving.bank import MixedBank
+from foretoken.serving.compute import MixedBank
 from foretoken.serving.engine import Engine, Request
 from foretoken.serving.tasks import Classify, Document
 

@@ -14,7 +14,7 @@ from peft import get_peft_model
 from foretoken import BitFitConfig, LoraConfig, PrefixPropagationConfig, PrefixTuningConfig, replace_head
 from foretoken.files import write_json
 from foretoken.inference.shared_base import SharedBase
-from foretoken.serving.bank import MixedBank
+from foretoken.serving.compute import MixedBank
 from foretoken.serving.engine import Engine
 from foretoken.serving.http.metrics import Metrics
 from foretoken.serving.http.server import uvicorn_config

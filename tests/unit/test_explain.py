@@ -16,8 +16,8 @@ from torch import nn
 import foretoken
 from foretoken.attention.choose import use_packing
 from foretoken.backbones.pooling import ATTENTION
+from foretoken.data.bad_rows import BadRows
 from foretoken.data.plain_table import PlainTable
-from foretoken.data.readers.rows import BadRows
 from foretoken.errors import ConfigError
 from foretoken.inference.attributions import ExplainOptions, ReadDocument, integrated_gradients
 from foretoken.inference.explain import check_explainable, explain_rows
@@ -26,12 +26,12 @@ from foretoken.inference.predictor import Predictor
 from foretoken.metrics.decision import Decision
 from foretoken.training.baseline.options import TfidfOptions
 from foretoken.training.baseline.tfidf import Tfidf, new_vectorizer
+from foretoken.training.options import ChunkOptions
 from foretoken.training.problems import make_problem
-from foretoken.training.recipe.recipe import ChunkOptions
-from foretoken.training.tokens.encode import PaddingCollator
+from foretoken.training.tokens.padding import PaddingCollator
 from foretoken.training.tokens.places import SPECIAL, Span, place_tokens
-from foretoken.tuner import replace_head
-from foretoken.tuner.dimensions import embedding_of, inner_of
+from foretoken.tuner.forward.dimensions import embedding_of, inner_of
+from foretoken.tuner.heads import replace_head
 
 from support import tiny
 from support.saved import tokenizer_of

@@ -22,7 +22,7 @@ from foretoken.files import (
     write_json,
     write_text,
 )
-from foretoken.training.run.checkpoints import seal
+from foretoken.training.trainer.checkpoints import seal
 
 
 @pytest.fixture

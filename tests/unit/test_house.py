@@ -4,7 +4,7 @@ import ast
 import inspect
 import re
 from collections import defaultdict
-from graphlib import TopologicalSorter
+from graphlib import CycleError, TopologicalSorter
 
 import grimp
 import pytest
@@ -27,26 +27,45 @@ def named(name):
     )
 
 
-def test_no_files_import_each_other_in_a_circle():
+def files_in_order(graph):
+    """Return the files, each after those that it imports; CycleError names a circle."""
+    below = {module: graph.find_modules_directly_imported_by(module) for module in graph.modules}
+    return list(TopologicalSorter(below).static_order())
+
+
+def circles_between_rooms(graph):
+    """Return the packages whose parts, files and packages, import each other in a circle, and what closes it."""
+    rooms = {module.rpartition(".")[0] for module in graph.modules} - {""}
+    return {room: found for room in rooms if (found := graph.nominate_cycle_breakers(room))}
+
+
+def test_neither_files_nor_rooms_import_each_other_in_a_circle():
     graph = grimp.build_graph(
         "foretoken", "foretoken_cli", "foretoken_with_peft", cache_dir=None
     )  # late imports and those for types as well
-    below = {module: graph.find_modules_directly_imported_by(module) for module in graph.modules}
-    assert len(below) == len(FILES)
-    list(TopologicalSorter(below).static_order())  # CycleError names the circle
+    assert len(files_in_order(graph)) == len(FILES)
+    assert not circles_between_rooms(graph)
 
 
-def test_a_circle_would_be_seen(tmp_path, monkeypatch):
+def test_circles_would_be_seen(tmp_path, monkeypatch):
     package = tmp_path / "round"
-    package.mkdir()
-    (package / "__init__.py").write_text("")
-    (package / "one.py").write_text("from typing import TYPE_CHECKING\nif TYPE_CHECKING:\n    from round import two\n")
-    (package / "two.py").write_text("def late():\n    from round import one\n    return one\n")
+    for name, text in (
+        ("one/__init__.py", ""),
+        ("one/upper.py", "from typing import TYPE_CHECKING\nif TYPE_CHECKING:\n    from round.two import upper\n"),
+        ("one/lower.py", ""),
+        ("two/__init__.py", ""),
+        ("two/upper.py", "def late():\n    from round.one import lower\n    return lower\n"),
+        ("__init__.py", ""),
+    ):
+        (package / name).parent.mkdir(parents=True, exist_ok=True)
+        (package / name).write_text(text)
     monkeypatch.syspath_prepend(tmp_path)
     graph = grimp.build_graph("round", cache_dir=None)
-    below = {module: graph.find_modules_directly_imported_by(module) for module in graph.modules}
-    with pytest.raises(ValueError, match="nodes are in a cycle"):
-        list(TopologicalSorter(below).static_order())
+    files_in_order(graph)
+    assert circles_between_rooms(graph).keys() == {"round"}
+    graph.add_import(importer="round.one.lower", imported="round.two.upper")
+    with pytest.raises(CycleError, match="nodes are in a cycle"):
+        files_in_order(graph)
 
 
 @pytest.mark.parametrize("folder", AT_MOST)

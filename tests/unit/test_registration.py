@@ -26,7 +26,7 @@ def run(code):
     [
         pytest.param("import foretoken, peft", marks=pytest.mark.slow),
         pytest.param("import peft, foretoken", marks=pytest.mark.slow),
-        pytest.param("import foretoken.methods.prefix", marks=pytest.mark.slow),
+        pytest.param("import foretoken.methods.prefixes.prefix", marks=pytest.mark.slow),
         pytest.param("from foretoken import PrefixPropagationConfig", marks=pytest.mark.slow),
         pytest.param("import foretoken; from peft import PeftModel", marks=pytest.mark.slow),
         pytest.param("import foretoken.tuner", marks=pytest.mark.slow),

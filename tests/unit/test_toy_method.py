@@ -10,9 +10,10 @@ from torch import nn
 
 from foretoken import METHODS, PrefixTuningConfig, StackConfig, make_config
 from foretoken.errors import ConfigError
-from foretoken.methods import Method
-from foretoken.methods.base import ForetokenConfig, LayerEntry, ScoreColumns, Sites
+from foretoken.methods.base import ForetokenConfig
+from foretoken.methods.members import Method
 from foretoken.methods.require import require_positive
+from foretoken.methods.sites import LayerEntry, ScoreColumns, Sites
 from foretoken.tuner import register_method, unregister_method
 
 from support import naive_edits, tiny

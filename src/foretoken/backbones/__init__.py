@@ -12,7 +12,7 @@ from foretoken.backbones.deberta import DEBERTA
 from foretoken.backbones.decoders import GPT2, LLAMA
 from foretoken.backbones.led import LED
 from foretoken.backbones.longformer.family import LONGFORMER
-from foretoken.backbones.modernbert.family import MODERNBERT
+from foretoken.backbones.modernbert import MODERNBERT
 from foretoken.backbones.mpnet import MPNET
 from foretoken.backbones.seq2seq import BART, T5
 from foretoken.errors import BackboneError, did_you_mean

@@ -16,12 +16,12 @@ from typing import Any, Literal
 from foretoken.data.documents import number_of, shown
 from foretoken.data.options import DataOptions
 from foretoken.data.problems import CLASSIFICATION, MULTI_LABEL, REGRESSION, TOKEN_CLASSIFICATION
-from foretoken.data.readers.conll import layout_of, read_blocks
 from foretoken.data.readers.files import is_folder, is_there, local_path
 from foretoken.data.readers.folders import is_saved_dataset, training_files
 from foretoken.data.readers.hub import first_rows, hub_name
 from foretoken.data.readers.rows import ColumnNames, Row, check_columns, usable_rows
 from foretoken.data.readers.tables import read_rows
+from foretoken.data.readers.tagging.blocks import layout_of, read_blocks
 from foretoken.data.readers.tagging.schemes import AUTO, ENTITIES, POS, scheme_of
 from foretoken.data.readers.tagging.sentences import tags_of
 from foretoken.data.readers.tagging.tables import file_lines, roles_of, sentences_of_rows, table_rows

@@ -7,6 +7,7 @@ from dataclasses import asdict, dataclass, fields, replace
 from typing import Literal
 
 from foretoken import left
+from foretoken.data.bad_rows import DROP, ERROR, BadRows
 from foretoken.data.fields import Template
 from foretoken.data.problems import (
     CANDIDATES,
@@ -21,7 +22,7 @@ from foretoken.data.problems import (
 )
 from foretoken.data.readers.encodings import AUTO, encoding_error
 from foretoken.data.readers.formats import FileFormat
-from foretoken.data.readers.rows import CHOICES, DROP, ERROR, BadRows, ColumnNames
+from foretoken.data.readers.rows import CHOICES, ColumnNames
 from foretoken.errors import ConfigError, did_you_mean, quoted
 from foretoken.options import check_fields, option
 

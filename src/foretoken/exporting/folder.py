@@ -10,7 +10,6 @@ import numpy as np
 from tokenizers import Tokenizer
 from transformers import PreTrainedTokenizerBase
 
-from foretoken import __version__
 from foretoken.data.problems import OF_TEXTS, REGRESSION
 from foretoken.errors import AdapterError
 from foretoken.exporting import read
@@ -19,6 +18,7 @@ from foretoken.files import JsonObject, write_text
 from foretoken.inference.predictor import Predictor
 from foretoken.training.problems.regression import Regression
 from foretoken.training.tokens.chunks import sentence_ends
+from foretoken.version import __version__
 
 CONFIG, README, TOKENIZER, READ, HEAD = "config.json", "README.md", "tokenizer.json", "read.py", "head.npz"
 FORMAT = 2

@@ -8,8 +8,8 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeAlias
 
+from foretoken.data.bad_rows import ERROR, BadRow, BadRows
 from foretoken.data.plain_table import PlainTable, Table
-from foretoken.data.readers.rows import ERROR, BadRow, BadRows
 from foretoken.errors import AdapterError, DataError
 from foretoken.inference.guarantee import Guarantee
 from foretoken.inference.predictor import (

@@ -14,7 +14,7 @@ from foretoken.lengthening import public_name, resolve_source
 from foretoken.training.model.load import load_config, load_errors, reason
 from foretoken.training.run.card import Card, CardRecipe, read_card
 from foretoken.training.run.fingerprint import refuse_another_base
-from foretoken.tuner.checkpoints.files import CONFIG
+from foretoken.tuner.adapter_files import CONFIG
 
 _FIELD = "base_model_name_or_path"
 _PLACE = "--base-model (of `foretoken serve`: --model)"

@@ -22,11 +22,11 @@ from foretoken.training.recipe.recipe import Recipe, as_begun, checked
 from foretoken.training.run import record as records
 from foretoken.training.run.baselines import add_baselines
 from foretoken.training.run.fingerprint import of_data, refuse_changes
-from foretoken.training.run.folder import PREDICTIONS, held
 from foretoken.training.run.intervals import bootstrap_intervals, calibration_intervals
 from foretoken.training.run.model_card import write_model_card
 from foretoken.training.run.prepare import beginnings_of, problem_of
 from foretoken.training.run.results import Fitted, Prediction, measures, prediction_of, write_errors
+from foretoken.training.run_folder import PREDICTIONS, held
 from foretoken.training.tokens.encode import describe
 from foretoken.training.trainer.progress import predicting
 

@@ -17,7 +17,7 @@ from foretoken.metrics.risk import Abstention, fit_abstention, fit_intervals, fi
 from foretoken.metrics.scaling import Scaling
 from foretoken.training.problems import Problem
 from foretoken.training.problems.base import Outputs
-from foretoken.training.run.folder import PREDICTIONS, RECORD, SAVED, VALIDATION
+from foretoken.training.run_folder import PREDICTIONS, RECORD, SAVED, VALIDATION
 from foretoken.training.saved_folder import adapter_folder
 
 ABSTAIN, SETS = "abstain", "sets"

@@ -39,18 +39,20 @@ from foretoken.training.model.load import (
     load_with_new_head,
 )
 from foretoken.training.model.precision import hold_frozen
+from foretoken.training.options import AUTO, ChunkOptions
 from foretoken.training.problems import Problem, make_problem
 from foretoken.training.problems.base import Inputs
-from foretoken.training.recipe.recipe import AUTO, ChunkOptions
 from foretoken.training.run.card import CARD, Card, read_card
 from foretoken.training.run.fingerprint import of_model
 from foretoken.training.saved_folder import EXPECTED, adapter_folder
 from foretoken.training.tokens.batches import by_length
 from foretoken.training.tokens.batches import cut as cut_by_length
-from foretoken.training.tokens.encode import OFFSET, EncodeSettings, Truncation, token_rules
+from foretoken.training.tokens.encode import EncodeSettings, Truncation, token_rules
 from foretoken.training.tokens.new_tokens import has_trained_rows, match_vocabulary
+from foretoken.training.tokens.padding import OFFSET
 from foretoken.training.words import load_words
-from foretoken.tuner import check_lora, use_fast_attention  # registers our methods with peft on the way
+from foretoken.tuner.limits import check_lora
+from foretoken.tuner.speed import use_fast_attention
 
 if TYPE_CHECKING:
     import datasets

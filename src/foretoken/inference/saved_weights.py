@@ -18,7 +18,7 @@ from torch import nn
 from foretoken.errors import AdapterError, cut
 from foretoken.files import read_object, refuse_pickles
 from foretoken.limits import check_memory
-from foretoken.tuner.checkpoints.files import open_tensors
+from foretoken.tuner.adapter_files import open_tensors
 from foretoken.tuner.checks import check_names, check_tensor, is_finite
 
 ADAPTER = "adapter_model.safetensors"

@@ -17,8 +17,8 @@ from foretoken.inference.int8 import Int8Linear, check_units, hold_in_int8
 from foretoken.lengthening import resolve_source
 from foretoken.machine.precision import BF16, FP32, accelerator, fastest_precision
 from foretoken.training.model.load import load_config, load_errors, load_tokenizer, load_with_new_head, put_head
+from foretoken.training.options import AUTO, HeadOptions
 from foretoken.training.problems import Problem
-from foretoken.training.recipe.recipe import AUTO, HeadOptions
 from foretoken.training.run.fingerprint import of_model, of_tokenizer
 
 log = logging.getLogger(__name__)

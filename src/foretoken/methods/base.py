@@ -1,24 +1,10 @@
-"""What a method may define: a config, and modules for the sites where it meets a backbone.
-
-A method knows no backbone: it gets :class:`~foretoken.methods.dimensions.Dimensions` (numbers) and returns
-:class:`Sites` (modules). It may act
-
-- at a **layer entry**: a prefix put before the text at the first layer of a stack, an edit of that prefix or of the
-  text before any layer (:class:`LayerEntry`);
-- in **attention**: extra score columns beside the backbone's own keys, a vector after its output projection
-  (:class:`ScoreColumns`), or an attention to the prefix alone (:class:`SeparatePrefix`);
-- at the **output of a module**: an edit that also sees the module's input (:class:`OutputEdit`): biases, bottleneck
-  adapters, low-rank updates.
-
-Shapes: B batch, N text tokens, P length of this adapter's prefix, D model width, H heads, K head width, X extra
-columns, L layers.
-"""
+"""What the configs of all methods share."""
 
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field, fields, replace
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass, field, fields
 from pathlib import Path
 from typing import Any, ClassVar
 
@@ -27,11 +13,11 @@ from peft import LoraConfig, PeftConfig
 from peft.utils import CONFIG_NAME
 from torch import Tensor, nn
 
-from foretoken.attention import LinearMap
-from foretoken.errors import AdapterError, ConfigError, quoted
+from foretoken.errors import ConfigError, quoted
 from foretoken.files import JsonObject, PathLike, read_object, refuse_pickles, write_json
-from foretoken.methods.dimensions import ChosenLayers, Dimensions, Layers, Place, check_layers
+from foretoken.methods.dimensions import ChosenLayers, Dimensions, Layers, check_layers
 from foretoken.methods.require import require_token_numbers
+from foretoken.methods.sites import Sites
 
 ACTIVATIONS: dict[str, Callable[[Tensor], Tensor]] = {
     "relu": nn.functional.relu,
@@ -43,21 +29,6 @@ ACTIVATIONS: dict[str, Callable[[Tensor], Tensor]] = {
 REQUIRES = "pip install foretoken"
 LABELLED = ("SEQ_CLS", "TOKEN_CLS")  # peft's names of the problems whose outputs have names
 FILLED_IN = ("backbone", "head", "requires", "id2label", "problem_type")  # fields that a model fills in
-
-
-@dataclass(frozen=True)
-class FrozenStates:
-    """What the frozen model computes for a text of P tokens.
-
-    Attributes:
-        entering: by layer, the (P, D) hidden states that enter it.
-        attentions: for every attention, (P, 2 W): the keys as its queries see them, and the values.
-        free: the same, the keys without the rotation of their positions.
-    """
-
-    entering: Mapping[int, Tensor]
-    attentions: Sequence[Tensor]
-    free: Sequence[Tensor]
 
 
 @dataclass(frozen=True)
@@ -81,215 +52,6 @@ class PrefixStart:
     text: str | None = None
     tokenizer: str | None = None
     adapter: str | None = None
-
-
-class LayerEntry(nn.Module):
-    """What a method does to the hidden states that enter one layer. The defaults change nothing.
-
-    Attributes:
-        prefix_length: P from this layer on; it enters before the first layer that has one.
-        position_free: in models with rotary positions, queries are not rotated when they are scored with the prefix.
-        one_document: the text is one document's, in a call for many of them at once (``torch.func.vmap``): what is
-            computed must not depend on the values of the token ids.
-    """
-
-    prefix_length: int = 0
-    position_free: bool = False
-    one_document: bool = False
-
-    def new_prefix(self, batch_size: int) -> Tensor:
-        """Return the (B, P, D) prefix, or what of it enters here; called where ``prefix_length`` grows."""
-        raise AdapterError(f"{type(self).__name__} has no prefix of its own")
-
-    def on_prefix(self, prefix: Tensor) -> Tensor:
-        """Edit this adapter's (B, P, D) prefix."""
-        return prefix
-
-    def on_text(self, text: Tensor, token_ids: Tensor | None) -> Tensor:
-        """Edit the (B, N, D) text; ``token_ids`` is (B, N), or None when the model was given embeddings."""
-        return text
-
-    def initialise_from(self, states: FrozenStates, layer: int) -> None:
-        """Start from what the frozen model computes for a text, if this entry has a prefix."""
-
-
-class IdleEntry(LayerEntry):
-    """A layer entry that changes nothing, of a method whose prefix has ``prefix_length`` vectors."""
-
-    def __init__(self, prefix_length: int = 0) -> None:
-        super().__init__()
-        self.prefix_length = prefix_length
-
-
-class AttentionEdit(nn.Module, ABC):
-    """What one adapter does in one attention module."""
-
-    @abstractmethod
-    def members(self) -> Iterable[ScoreColumns | SeparatePrefix]:
-        """Return this edit, or the edits that a stack puts together."""
-
-    def initialise_from(self, states: FrozenStates, index: int) -> None:
-        """Start from what the frozen model computes for a text, if this part has a prefix."""
-
-
-class ScoreColumns(AttentionEdit):
-    """Extra score columns of one attention, and what their probabilities do.
-
-    Attributes:
-        num_columns: X.
-        are_keys: ``keys`` yields something.
-        position_free: in models with rotary positions, ``scores`` gets queries that are not rotated.
-        outside_softmax: whether the columns stay outside the softmax of the others. If not, ``combine`` is given the
-            sum over the softmax's other terms, ``(1 - sum_x p_x) f``; if so, ``f`` itself, the attention without
-            these columns.
-        own_softmax: whether the columns have a softmax of their own, apart from everything else that is attended to:
-            their probabilities sum to 1, and ``combine`` is given the attention without these columns.
-    """
-
-    num_columns: int = 0
-    are_keys: bool = False
-    position_free: bool = False
-    outside_softmax: ClassVar[bool] = False
-    own_softmax: ClassVar[bool] = False
-
-    @abstractmethod
-    def scores(self, query: Tensor, scale: float) -> Tensor:
-        """(B, H, N, K) queries -> (B, H, N, X) scores, scaled."""
-
-    @abstractmethod
-    def combine(self, out: Tensor, probabilities: Tensor, query: Tensor) -> Tensor:
-        """Attention output (B, H, N, K) and the columns' probabilities (B, H, N, X) -> new output."""
-
-    def after_projection(self, probabilities: Tensor, query: Tensor) -> Tensor | None:
-        """Return a (B, N, D) vector to add after the output projection, or None."""
-        return None
-
-    def keys(self, query: Tensor, documents: int) -> tuple[Tensor, Tensor] | None:
-        """Return keys and values, where that is all there is to ``scores`` and ``combine``: (B, H or H_kv, X, K) each.
-
-        Keys are cheaper than score columns. ``query`` is (1, H, N, K) where the B ``documents`` are packed.
-        """
-        return None
-
-    def members(self) -> Iterable[ScoreColumns | SeparatePrefix]:
-        """Return these columns."""
-        return (self,)
-
-
-class SeparatePrefix(AttentionEdit):
-    """Takes the prefix out of the attention to the text, and adds an attention to the prefix alone.
-
-    ``out = Kern_text(q) + alpha Kern_prefix(q)``, each normalised over its own keys.
-
-    Attributes:
-        kernel: of the attention to the prefix (see :mod:`foretoken.attention.kernels`).
-        text_kernel: of the attention to the text.
-        global_alpha: weight of a separate attention to the text's global keys; None for no such attention.
-        projection: (R, K) of the performer kernel's random features; None for other kernels.
-    """
-
-    kernel: str
-    text_kernel: str
-    global_alpha: float | None
-    projection: Tensor | None = None
-
-    @abstractmethod
-    def weight(self, query: Tensor) -> Tensor | None:
-        """(B, H, N, K) -> alpha, broadcastable to (B, H, N, 1); None for the softmax's own lambda."""
-
-    def document_weight(self, query: Tensor) -> Tensor:
-        """(B, H, N, K) -> alpha of each query: (B, H, N, 1)."""
-        weight = self.weight(query)
-        assert weight is not None
-        return weight.expand(*query.shape[:-1], 1)
-
-    def members(self) -> Iterable[ScoreColumns | SeparatePrefix]:
-        """Return this separate prefix."""
-        return (self,)
-
-
-class OutputEdit(nn.Module, ABC):
-    """An edit of a module's output that may look at the module's input."""
-
-    @abstractmethod
-    def forward(self, output: Tensor, given: Tensor) -> Tensor:
-        """Output (B, ..., D_out) and input (B, ..., D_in) of the module -> new output, in the output's type."""
-
-    def folded(self, module: LinearMap) -> LinearMap | None:
-        """Return the linear map that a linear module and this edit are together; None where they are none."""
-        return None
-
-
-class OutputShift(OutputEdit):
-    """A vector added to the output of a linear map or a norm: a change of its bias."""
-
-    def __init__(self, size: int) -> None:
-        super().__init__()
-        self.shift = nn.Parameter(torch.zeros(size))
-
-    def forward(self, output: Tensor, given: Tensor) -> Tensor:
-        """(..., size) -> (..., size)."""
-        return output + self.shift.to(output.dtype)
-
-    def folded(self, module: LinearMap) -> LinearMap:
-        """Return the map with the vector as one more bias."""
-        return module.shifted(self.shift)
-
-
-class StackedEdit(OutputEdit):
-    """Several edits of the output of one module, in turn."""
-
-    def __init__(self, parts: list[OutputEdit]) -> None:
-        super().__init__()
-        self.parts: Iterable[OutputEdit] = nn.ModuleList(parts)  # type: ignore[assignment]
-
-    def forward(self, output: Tensor, given: Tensor) -> Tensor:
-        """Edit the output in turn; each edit sees the module's own input."""
-        for part in self.parts:
-            output = part(output, given)
-        return output
-
-    def folded(self, module: LinearMap) -> LinearMap | None:
-        """Fold the edits in turn."""
-        found: LinearMap | None = module
-        for part in self.parts:
-            found = None if found is None else part.folded(found)
-        return found
-
-
-@dataclass(frozen=True)
-class Sites:
-    """The modules of one adapter: by layer, by attention, and by the path of a module in the body or its place."""
-
-    layers: Mapping[int, LayerEntry] = field(default_factory=dict)
-    attention: Mapping[int, AttentionEdit] = field(default_factory=dict)
-    outputs: Mapping[str | Place, OutputEdit] = field(default_factory=dict)
-    members: tuple[tuple[ForetokenConfig, Sites], ...] = ()  # of a stack: each config with what it built
-
-    def items(self) -> Iterator[tuple[int | str | Place, nn.Module]]:
-        """Yield every module with its key: by layer, then by attention, then the edits of outputs."""
-        yield from self.layers.items()
-        yield from self.attention.items()
-        yield from self.outputs.items()
-
-    def modules(self) -> Iterator[nn.Module]:
-        """Yield every module, in the order of :meth:`items`."""
-        return (module for _, module in self.items())
-
-    def renumbered(self, layers: Mapping[int, int], attentions: Mapping[int, int]) -> Sites:
-        """Return the same modules at layers and attentions of other numbers."""
-
-        def moved(key: str | Place) -> str | Place:
-            if isinstance(key, str):
-                return key
-            return replace(key, index=(layers if key.kind == "feed_forward" else attentions)[key.index])
-
-        return Sites(
-            layers={layers[number]: entry for number, entry in self.layers.items()},
-            attention={attentions[number]: edit for number, edit in self.attention.items()},
-            outputs={moved(key): edit for key, edit in self.outputs.items()},
-            members=tuple((config, sites.renumbered(layers, attentions)) for config, sites in self.members),
-        )
 
 
 class MethodName(str):
@@ -366,6 +128,7 @@ class ForetokenConfig(PeftConfig, ABC):
     )
 
     method_type: ClassVar[str] = ""
+    usual_rate: ClassVar[float | None] = 1e-3  # see `learning_rate`
     has_prefix: ClassVar[bool] = False
     peft_types: ClassVar[tuple[str, ...]] = ()  # of peft's prompt learning that can hold such an adapter
     target_modules: ClassVar[None] = None  # peft's tuner base looks it up; foretoken's sites do not use it
@@ -384,6 +147,11 @@ class ForetokenConfig(PeftConfig, ABC):
             raise ConfigError(f"head is {quoted(self.head)}; expected what a saved adapter says, or null")
         check_label_names(self.id2label)
         self.validate()
+
+    @property
+    def learning_rate(self) -> float | None:
+        """The peak learning rate where nobody names one; None where nothing but a head is trained: the head's."""
+        return self.usual_rate
 
     @property
     def trained_tokens(self) -> tuple[int, ...]:

@@ -6,8 +6,9 @@ from dataclasses import dataclass
 from typing import ClassVar
 
 from foretoken.errors import BackboneError
-from foretoken.methods.base import ForetokenConfig, OutputShift, Sites
+from foretoken.methods.base import ForetokenConfig
 from foretoken.methods.dimensions import Dimensions
+from foretoken.methods.sites import OutputShift, Sites
 
 
 @dataclass
@@ -22,6 +23,7 @@ class BitFitConfig(ForetokenConfig):
     """
 
     method_type: ClassVar[str] = "FORETOKEN_BITFIT"
+    usual_rate: ClassVar[float | None] = 3e-3
 
     def build(self, dimensions: Dimensions) -> Sites:
         """Return one shift per bias.

@@ -8,9 +8,10 @@ from typing import ClassVar, Literal, get_args
 from torch import Tensor, nn
 from torch.nn import functional as F  # noqa: N812 - the name that PyTorch's own code uses
 
-from foretoken.methods.base import ACTIVATIONS, ForetokenConfig, OutputEdit, Sites
+from foretoken.methods.base import ACTIVATIONS, ForetokenConfig
 from foretoken.methods.dimensions import Dimensions, Place
 from foretoken.methods.require import require_choice, require_fraction, require_int, require_positive
+from foretoken.methods.sites import OutputEdit, Sites
 
 Variant = Literal["houlsby", "attention", "pfeiffer", "parallel"]
 Activation = Literal["relu", "gelu", "silu", "tanh"]

@@ -6,8 +6,9 @@ from dataclasses import dataclass
 from typing import ClassVar
 
 from foretoken.errors import BackboneError
-from foretoken.methods.base import ForetokenConfig, IdleEntry, Sites
+from foretoken.methods.base import ForetokenConfig
 from foretoken.methods.dimensions import Dimensions
+from foretoken.methods.sites import IdleEntry, Sites
 
 
 @dataclass
@@ -19,6 +20,7 @@ class HeadOnlyConfig(ForetokenConfig):
     """
 
     method_type: ClassVar[str] = "FORETOKEN_HEAD_ONLY"
+    usual_rate: ClassVar[float | None] = None
 
     def build(self, dimensions: Dimensions) -> Sites:
         """Return one entry without parameters, so that peft's life cycle has something to hold on to.

@@ -10,11 +10,12 @@ import torch
 from torch import Tensor, nn
 
 from foretoken.errors import ConfigError
-from foretoken.methods.base import ForetokenConfig, OutputEdit, ScoreColumns, Sites
+from foretoken.methods.base import ForetokenConfig
 from foretoken.methods.bottleneck_adapter import BottleneckAdapterConfig, linear
 from foretoken.methods.dimensions import AttentionShape, Dimensions, Place
 from foretoken.methods.low_rank.update import LowRankUpdate
 from foretoken.methods.require import require_choice, require_fraction, require_int, require_positive
+from foretoken.methods.sites import OutputEdit, ScoreColumns, Sites
 
 Variant = Literal["inducer", "extension", "adaptive", "gating"]
 KEYED = ("inducer", "gating")  # the variants whose virtual key has a network of its own
@@ -79,6 +80,7 @@ class InducerTuningConfig(ForetokenConfig):
     )
 
     method_type: ClassVar[str] = "FORETOKEN_INDUCER_TUNING"
+    usual_rate: ClassVar[float | None] = 3e-3
 
     def validate(self) -> None:
         """Raise ConfigError for values that cannot work."""

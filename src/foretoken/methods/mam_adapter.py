@@ -7,12 +7,12 @@ from typing import ClassVar
 
 from peft import PeftConfig
 
-from foretoken.methods.base import Sites
 from foretoken.methods.bottleneck_adapter import PARALLEL_SCALE, Activation, BottleneckAdapterConfig
 from foretoken.methods.dimensions import Dimensions
-from foretoken.methods.prefix import PrefixConfig
-from foretoken.methods.prefix_tuning import PrefixTuningConfig
+from foretoken.methods.prefixes.prefix import PrefixConfig
+from foretoken.methods.prefixes.prefix_tuning import PrefixTuningConfig
 from foretoken.methods.require import require_positive
+from foretoken.methods.sites import Sites
 
 
 @dataclass
@@ -44,6 +44,7 @@ class MAMAdapterConfig(PrefixConfig):
     adapter_dropout: float = field(default=0.0, metadata={"help": "dropout in the bottleneck in training"})
 
     method_type: ClassVar[str] = "FORETOKEN_MAM_ADAPTER"
+    usual_rate: ClassVar[float | None] = 3e-3
 
     def validate(self) -> None:
         """Raise ConfigError for values that cannot work."""

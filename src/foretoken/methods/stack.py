@@ -14,19 +14,20 @@ from torch import Tensor, nn
 
 from foretoken.errors import ConfigError
 from foretoken.files import JsonObject, PathLike
-from foretoken.methods.base import (
+from foretoken.methods.base import ForetokenConfig, plain
+from foretoken.methods.dimensions import ChosenLayers, Dimensions, layer_numbers
+from foretoken.methods.members import make_member
+from foretoken.methods.rates import own_rate
+from foretoken.methods.require import require_addition
+from foretoken.methods.sites import (
     AttentionEdit,
-    ForetokenConfig,
     IdleEntry,
     LayerEntry,
     ScoreColumns,
     SeparatePrefix,
     Sites,
     StackedEdit,
-    plain,
 )
-from foretoken.methods.dimensions import ChosenLayers, Dimensions, layer_numbers
-from foretoken.methods.require import require_addition
 
 Key = TypeVar("Key")
 Value = TypeVar("Value")
@@ -56,7 +57,11 @@ class StackConfig(ForetokenConfig):
     configs: list[Any] = field(default_factory=list, metadata={"help": "the configs of the methods in the stack"})
 
     method_type: ClassVar[str] = "FORETOKEN_STACK"
-    make_member: ClassVar[Callable[[JsonObject], PeftConfig]]  # set by the table of methods
+
+    @property
+    def learning_rate(self) -> float | None:
+        """The smallest of the members'."""
+        return min((rate for member in self.members() if (rate := own_rate(member)) is not None), default=None)
 
     def validate(self) -> None:
         """Raise ConfigError for members that cannot be stacked; hold the members as plain data."""
@@ -67,15 +72,15 @@ class StackConfig(ForetokenConfig):
         self.modules_to_save = list(dict.fromkeys([*(self.modules_to_save or []), *wanted])) or None
         if any(member.get("trainable_token_indices") for member in self.configs):
             raise ConfigError("a member of a stack has trainable_token_indices; give them to the stack itself")
-        members = self.members()
-        if sum(isinstance(member, LoraConfig) for member in members) > 1:
+        self.made = [make_member(dict(values)) for values in self.configs]  # no field, so that no file has it
+        if sum(isinstance(member, LoraConfig) for member in self.made) > 1:
             raise ConfigError("a stack takes at most one LoRA config; merge them into one with more target modules")
         if (lora := self.lora_member()) is not None:
             require_addition(lora)
 
     def members(self) -> list[PeftConfig]:
         """Return the members as config objects."""
-        return [type(self).make_member(dict(fields_)) for fields_ in self.configs]
+        return self.made
 
     def own_members(self) -> list[ForetokenConfig]:
         """Return the members that foretoken builds itself; those without ``layers`` of their own have the stack's."""
@@ -148,9 +153,9 @@ class StackConfig(ForetokenConfig):
 
     def with_members(self, change: Callable[[ForetokenConfig], ForetokenConfig]) -> StackConfig:
         """Return a copy of the stack with each of foretoken's own members changed."""
-        members = [change(member) if isinstance(member, ForetokenConfig) else member for member in self.members()]
         changed = copy(self)
-        changed.configs = [as_fields(member) for member in members]
+        changed.made = [change(member) if isinstance(member, ForetokenConfig) else member for member in self.made]
+        changed.configs = [as_fields(member) for member in changed.made]
         return changed
 
     def is_cache(self) -> bool:

@@ -8,7 +8,7 @@ from statistics import fmean
 
 from foretoken.report.runs.compare import SIGNIFICANT, Comparison
 from foretoken.report.runs.groups import TEST, VALIDATION, Group, Results, best_by_validation, by
-from foretoken.report.scores import greater_is_better, is_share, printed
+from foretoken.report.scores import counted, greater_is_better, is_share, printed
 from foretoken.report.tables.matrices import seeds_of
 
 REFERENCES = ("lora", "head-only")  # what the best is measured by, beside the next: the usual adapter, no adapter
@@ -27,15 +27,6 @@ def summary_lines(results: Results, comparisons: Sequence[Comparison]) -> list[s
         lines.append(f"{task}{f', {model}' if several else ''}: {answer(alike, comparisons)}")
     tested = any(item.over_seeds or item.bootstrap for item in comparisons)
     return [*lines, _TEST] if tested else lines
-
-
-def counted(number: int | str, noun: str) -> str:
-    """Return a number with its noun.
-
-    >>> counted(1, "seed"), counted(3, "seed")
-    ('1 seed', '3 seeds')
-    """
-    return f"{number} {noun}" if str(number) == "1" else f"{number} {noun}s"
 
 
 def answer(groups: Sequence[Group], comparisons: Sequence[Comparison]) -> str:

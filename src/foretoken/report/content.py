@@ -5,13 +5,14 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from foretoken.report.answers import counted, summary_lines
+from foretoken.report.answers import summary_lines
 from foretoken.report.drawing import Drawn
 from foretoken.report.render.table import Table
 from foretoken.report.runs.compare import SAMPLES, Comparison
 from foretoken.report.runs.folds import is_whole
 from foretoken.report.runs.groups import Results
 from foretoken.report.runs.verdicts import verdicts
+from foretoken.report.scores import counted
 from foretoken.report.tables.classes import class_tables
 from foretoken.report.tables.matrices import ece_table, main_table, paper_table
 from foretoken.report.tables.origin import RecipeText, made_lines, recipe_texts

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from foretoken import __version__
 from foretoken.report.content import Report, Section
+from foretoken.version import __version__
 
 GENERATOR = "foretoken report"  # by which a folder is known for a report when it is written again
 TITLE = "Report of runs"

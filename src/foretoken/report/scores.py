@@ -1,4 +1,4 @@
-"""How a metric is headed and printed in a report, and which way of it is better."""
+"""How metrics and counts are printed in a report, and which way of a metric is better."""
 
 from __future__ import annotations
 
@@ -75,6 +75,15 @@ def spread(metric: str, middle: float, std: float) -> str:
     ('81.5 ± 0.4', '81.5')
     """
     return printed(metric, middle) if math.isnan(std) else f"{printed(metric, middle)} ± {printed(metric, std)}"
+
+
+def counted(number: int | str, noun: str) -> str:
+    """Return a number with its noun.
+
+    >>> counted(1, "seed"), counted(3, "seed")
+    ('1 seed', '3 seeds')
+    """
+    return f"{number} {noun}" if str(number) == "1" else f"{number} {noun}s"
 
 
 def _bare(metric: str) -> str:

@@ -10,7 +10,6 @@ from pathlib import Path
 from foretoken.errors import DataError, SaveError, cut
 from foretoken.files import atomic_directory, check_writable
 from foretoken.outputs import SWEEP_RECORD
-from foretoken.report.answers import counted
 from foretoken.report.content import Report, compose, tables_for_latex
 from foretoken.report.drawing import Drawn, draw_all
 from foretoken.report.page import GENERATOR, html
@@ -19,6 +18,7 @@ from foretoken.report.runs.compare import ONE_SIDED_T, compare
 from foretoken.report.runs.groups import MEAN, MEDIAN, Results, collect
 from foretoken.report.runs.reading import read_json
 from foretoken.report.runs.records import UNREADABLE, Run, find_runs
+from foretoken.report.scores import counted
 from foretoken.report.tables.sheets import runs_csv
 
 log = logging.getLogger(__name__)

@@ -11,6 +11,7 @@ import numpy as np
 import torch
 from transformers import MODEL_FOR_QUESTION_ANSWERING_MAPPING
 
+from foretoken.bank.bank import AdapterInfo
 from foretoken.data.problems import (
     CLASSIFICATION,
     MULTI_LABEL,
@@ -24,15 +25,14 @@ from foretoken.inference.guarantee import Evidence, Guarantee, Limit, confidence
 from foretoken.inference.shared_base import SharedBase
 from foretoken.metrics.scaling import Scaling
 from foretoken.sentence_encoders import Pool, SentenceEncoder
-from foretoken.serving.bank import BASE
+from foretoken.serving.compute import BASE
 from foretoken.training.baseline.tfidf import Tfidf
 from foretoken.training.problems import Problem, make_problem
 from foretoken.training.run.card import read_card
 from foretoken.training.saved_folder import adapter_folder
 from foretoken.training.tokens.encode import EncodeSettings, model_max_length, token_rules
 from foretoken.training.words import load_words
-from foretoken.tuner.bank.bank import AdapterInfo
-from foretoken.tuner.dimensions import takes_global_attention
+from foretoken.tuner.forward.dimensions import takes_global_attention
 
 EMBEDDINGS = "embeddings"  # all that is asked of what has no head
 CLASSIFIED = (CLASSIFICATION, MULTI_LABEL, REGRESSION)  # what /classify answers

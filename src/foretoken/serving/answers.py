@@ -13,6 +13,7 @@ from torch import Tensor
 from transformers import PreTrainedTokenizerBase, TokenClassificationPipeline
 from transformers.pipelines.token_classification import AggregationStrategy
 
+from foretoken.bank.heads import GLOBAL
 from foretoken.data.documents import is_readable
 from foretoken.data.plain_table import PlainTable
 from foretoken.data.problems import MULTIPLE_CHOICE, QUESTION_ANSWERING, TOKEN_CLASSIFICATION
@@ -21,8 +22,8 @@ from foretoken.serving.adapters import Adapter
 from foretoken.serving.errors import WrongTaskError
 from foretoken.serving.tasks import Document, Kind, Prepared, check_task
 from foretoken.training.problems.question_answering import QuestionAnswering, QuestionCollator
-from foretoken.training.tokens.encode import PaddingCollator, TableRow, TokenRow, refuse_without_embedding
-from foretoken.tuner.bank.heads import GLOBAL
+from foretoken.training.tokens.encode import TokenRow, refuse_without_embedding
+from foretoken.training.tokens.padding import PaddingCollator, TableRow
 
 Entities: TypeAlias = list[dict[str, object]]
 Strategy: TypeAlias = Literal["none", "simple", "first", "average", "max"]

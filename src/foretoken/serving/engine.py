@@ -17,15 +17,15 @@ from typing import Any, Generic, Literal, TypeAlias, TypeVar
 import torch
 from torch import Tensor
 
+from foretoken.bank.heads import GLOBAL
 from foretoken.errors import AdapterError, DataError, ForetokenError
 from foretoken.serving.adapters import Adapter
-from foretoken.serving.bank import BASE
+from foretoken.serving.compute import BASE
 from foretoken.serving.errors import BusyError, ComputeError, NotReadyError, TooLongError
 from foretoken.serving.scheduler import Pending, Queue, Row
 from foretoken.serving.store import Store
 from foretoken.serving.tasks import Document, Prepared, Task
-from foretoken.training.tokens.encode import padded
-from foretoken.tuner.bank.heads import GLOBAL
+from foretoken.training.tokens.padding import padded
 
 log = logging.getLogger(__name__)
 T = TypeVar("T")

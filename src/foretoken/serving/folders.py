@@ -11,7 +11,7 @@ from typing import IO
 from foretoken.errors import AdapterError, quoted
 from foretoken.files import atomic_directory, read_object
 from foretoken.inference.saved_weights import ADAPTER
-from foretoken.serving.bank import BASE
+from foretoken.serving.compute import BASE
 from foretoken.training.baseline.tfidf import VOCABULARY, WEIGHTS
 from foretoken.training.run.card import CARD
 from foretoken.training.saved_folder import adapter_folder

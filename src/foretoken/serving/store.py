@@ -20,7 +20,7 @@ from foretoken.inference.base_model import check_base
 from foretoken.inference.shared_base import SharedBase
 from foretoken.lengthening import short_name
 from foretoken.serving.adapters import Adapter, frozen_model, read_adapter
-from foretoken.serving.bank import BASE, Add, MixedBank
+from foretoken.serving.compute import BASE, Add, MixedBank
 from foretoken.serving.errors import NoSuchAdapterError, NotReadyError
 from foretoken.serving.folders import CONFIG, check_name, checked_folder
 from foretoken.training.run.card import read_card

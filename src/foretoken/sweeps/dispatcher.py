@@ -13,8 +13,8 @@ from foretoken.sweeps.runs import SCORED, Ending, Job, RunRow
 from foretoken.sweeps.status import VariantStatus, in_turn, is_over
 from foretoken.sweeps.sweep import Sweep
 from foretoken.sweeps.workers import InThisProcess, Processes, unpack
-from foretoken.training.run.checkpoints import last_step
-from foretoken.training.run.folder import CHECKPOINTS
+from foretoken.training.run_folder import CHECKPOINTS
+from foretoken.training.trainer.checkpoints import last_step
 
 if TYPE_CHECKING:
     from foretoken.sweeps.ray_workers import RayWorkers

@@ -17,8 +17,8 @@ from foretoken.metrics.table import positive_of
 from foretoken.options import is_number
 from foretoken.training.recipe.recipe import Recipe
 from foretoken.training.run import record as records
-from foretoken.training.run.folder import held, is_vacant
 from foretoken.training.run.record import RunRecord, baselines_in, checked_record
+from foretoken.training.run_folder import held, is_vacant
 
 log = logging.getLogger(__name__)
 WAITING, RUNNING, TRAINED, MEASURED = "waiting", "running", "trained", "measured"

@@ -20,8 +20,8 @@ from foretoken.sweeps.space import Params
 from foretoken.sweeps.status import VariantStatus, broken, variant_statuses
 from foretoken.training.problems.metrics import greater_is_better
 from foretoken.training.recipe.recipe import Recipe
-from foretoken.training.run.folder import RECORD, held
 from foretoken.training.run.record import differing_keys, recipe_to_json
+from foretoken.training.run_folder import RECORD, held
 
 log = logging.getLogger(__name__)
 CANDIDATES = "candidates.json"  # in the sweep's folder: what optuna proposed, by variant

@@ -15,7 +15,7 @@ from pathlib import Path
 from foretoken.files import atomic_file, check_writable, make_folder
 from foretoken.machine.processor import cpu_cores
 from foretoken.sweeps.runs import Ending, Job
-from foretoken.training.run.folder import CHECKPOINTS, RECORD
+from foretoken.training.run_folder import CHECKPOINTS, RECORD
 
 SetUp = Callable[[], object]  # called in every process first; it can be pickled
 

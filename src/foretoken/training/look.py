@@ -15,7 +15,7 @@ from foretoken.errors import CombinedDataError, ForetokenError, RecipeError, lin
 from foretoken.options import Errors, build
 from foretoken.training.recipe.reading import add_plain_errors
 from foretoken.training.recipe.recipe import Recipe, build_recipe, read_values, source_of
-from foretoken.training.run.folder import RECORD
+from foretoken.training.run_folder import RECORD
 
 _TEXTS = ("text", "text_pair", "words", "question", "context", "supports", "source")
 _SHOWN = 5  # bad rows

@@ -9,10 +9,10 @@ from huggingface_hub import constants, snapshot_download
 from huggingface_hub.errors import LocalEntryNotFoundError
 
 from foretoken.errors import AdapterError, cut
+from foretoken.files import readable_object
 from foretoken.lengthening import DEMO_MODEL, resolve_source
 from foretoken.sentence_encoders import POOLING
-from foretoken.training.run.folder import RECORD, SAVED, VALIDATION
-from foretoken.training.run.record import read_record
+from foretoken.training.run_folder import RECORD, SAVED, VALIDATION
 
 FETCHED = ("*.json", "*.safetensors", "*.txt", "*.model", "*.jinja", POOLING, VALIDATION)  # nothing that runs
 EXPECTED = "expected a folder with adapter_config.json (adapter), run.json (run) or config.json (model)"
@@ -36,7 +36,7 @@ def adapter_folder(folder: Path) -> Path:
     for name in SAVED:
         if (folder / name).is_dir():
             return folder / name
-    status = (read_record(folder) or {}).get("status", "unreadable")
+    status = (readable_object(folder / RECORD) or {}).get("status", "unreadable")
     raise AdapterError(
         f"{folder}: the run has saved no adapter yet (status: {status}); finish it with `foretoken train`"
     )

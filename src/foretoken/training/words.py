@@ -25,7 +25,7 @@ from foretoken.training.baseline.tfidf import Tfidf, fit_margins, load, texts_of
 from foretoken.training.problems.base import Problem
 from foretoken.training.problems.classification import TextProblem
 from foretoken.training.problems.losses import class_rows
-from foretoken.training.tokens.encode import OFFSET
+from foretoken.training.tokens.padding import OFFSET
 
 if TYPE_CHECKING:
     from datasets import Dataset

@@ -9,40 +9,18 @@ from typing import Any
 from peft import mapping
 
 from foretoken.errors import ConfigError
-from foretoken.methods import METHODS, Method
 from foretoken.methods.base import ForetokenConfig, MethodName
-from foretoken.tuner.auxiliary import auxiliary_loss_of
+from foretoken.methods.members import MEMBERS, Method
+from foretoken.methods.table import METHODS
 from foretoken.tuner.checkpoints.loading import wrap_loading
-from foretoken.tuner.forward.lower_layers import LowerLayers, can_leave_layers_out, first_trained_layer
 from foretoken.tuner.forward.sites import NAME
-from foretoken.tuner.heads import HEAD_KEY, check_prefix, replace_head
-from foretoken.tuner.limits import check_lora
-from foretoken.tuner.lora import completed_lora
-from foretoken.tuner.speed import use_fast_attention
-from foretoken.tuner.tuner import ForetokenModel, head_names, new_sites
+from foretoken.tuner.tuner import ForetokenModel
 
 PEFT_TABLES: tuple[dict[Any, Any], ...] = (
     mapping.PEFT_TYPE_TO_CONFIG_MAPPING,
     mapping.PEFT_TYPE_TO_TUNER_MAPPING,
     mapping.PEFT_TYPE_TO_PREFIX_MAPPING,
 )
-__all__ = [
-    "HEAD_KEY",
-    "LowerLayers",
-    "auxiliary_loss_of",
-    "can_leave_layers_out",
-    "check_lora",
-    "check_prefix",
-    "completed_lora",
-    "first_trained_layer",
-    "head_names",
-    "new_sites",
-    "register",
-    "register_method",
-    "replace_head",
-    "unregister_method",
-    "use_fast_attention",
-]
 
 
 def register() -> None:
@@ -62,13 +40,13 @@ def register_method(method: Method) -> None:
     types = [config.method_type for config in own_configs()]
     if method.name in METHODS or getattr(method.config, "method_type", None) in types:
         raise ConfigError(f"method {method.name!r} or its peft type is there already; choose another name for yours")
-    METHODS[method.name] = method
+    MEMBERS[method.name] = method
     register()
 
 
 def unregister_method(name: str) -> None:
     """Remove a method that :func:`register_method` added from all tables."""
-    config = METHODS.pop(name).config
+    config = MEMBERS.pop(name).config
     for table in PEFT_TABLES:
         table.pop(MethodName(getattr(config, "method_type", "")), None)
 

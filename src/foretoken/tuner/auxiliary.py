@@ -25,7 +25,7 @@ from torch.utils.hooks import RemovableHandle
 from transformers.loss.loss_utils import LOSS_MAPPING, ForCausalLMLoss
 
 from foretoken.errors import AdapterError
-from foretoken.tuner.forward.model_hooks import find_model_hooks
+from foretoken.tuner.model_hooks import find_model_hooks
 
 log = logging.getLogger(__name__)
 # before, the Trainer took the first label of an encoder-decoder for no target either

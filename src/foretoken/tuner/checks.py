@@ -4,15 +4,14 @@ from __future__ import annotations
 
 import re
 from collections.abc import Collection, Iterable, Mapping
-from itertools import pairwise
 
 from torch import Tensor, nn
 
 from foretoken.backbones.base import Stack
 from foretoken.errors import AdapterError, BackboneError, cut
-from foretoken.methods.base import ForetokenConfig, Sites
+from foretoken.methods.base import ForetokenConfig
 from foretoken.methods.dimensions import Dimensions, by_stack
-from foretoken.tuner.forward.plan import Plan
+from foretoken.methods.sites import Sites
 from foretoken.tuner.forward.sites import NAME, Site
 
 ADAPTERS_NAME = re.compile(
@@ -109,27 +108,6 @@ def check_position_free(sites: Sites, stacks: Iterable[Stack], dimensions: Dimen
                 f"position_free rows cannot be had in {dimensions.model_type} models, where rows and text stand in one "
                 "sequence; set position_free=False, or use prefix-tuning"
             )
-
-
-def check_positions_agree(plan: Plan) -> None:
-    """Raise AdapterError where a document has rows of several adapters that queries would meet in two ways."""
-    rows = {group.adapter: group.adapter in plan.position_free for group in plan.groups if group.prefix_length}
-    if not plan.is_mixed and len(set(rows.values())) > 1:
-        raise AdapterError(
-            f"the active adapters {', '.join(rows)} cannot act together: position_free is set in "
-            f"{', '.join(name for name in rows if rows[name])} alone; activate one of them at a time"
-        )
-
-
-def check_entries_in_turn(plan: Plan) -> None:
-    """Raise AdapterError where a causal prefix would see what has not entered yet of the one before it."""
-    groups = sorted((group for group in plan.groups if group.prefix_length), key=lambda group: group.offset)
-    if plan.is_mixed or all(one.entries()[-1] <= other.entries()[0] for one, other in pairwise(groups)):
-        return
-    raise AdapterError(
-        f"the active adapters {', '.join(group.adapter for group in groups)} cannot act together: a part of one's "
-        "prefix enters before a later layer than another's; activate one of them at a time"
-    )
 
 
 def check_state_dict(model: nn.Module, adapter_name: str, state_dict: Mapping[str, Tensor]) -> None:

@@ -17,10 +17,9 @@ from transformers import DynamicCache
 from foretoken.attention.rotary import unrotated
 from foretoken.errors import AdapterError, BackboneError
 from foretoken.files import PathLike
-from foretoken.methods.base import ScoreColumns
-from foretoken.tuner.forward.model_hooks import ModelHooks, find_model_hooks
+from foretoken.methods.sites import ScoreColumns
 from foretoken.tuner.forward.plan import Plan, make_groups
-from foretoken.tuner.prefix_init import model_hooks_of
+from foretoken.tuner.model_hooks import ModelHooks, find_model_hooks, model_hooks_of
 from foretoken.tuner.probe import adapters_off, rotations
 
 State = tuple[Tensor, Tensor]  # keys and values (1, H_kv, P, K)

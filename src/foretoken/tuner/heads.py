@@ -17,10 +17,11 @@ from torch import Tensor, nn
 from foretoken.backbones import find_backbone
 from foretoken.backbones.pooling import ATTENTION, POOLING, POOLS, Pooling, features, of_documents, reduced
 from foretoken.errors import AdapterError, ConfigError, no_such
-from foretoken.methods.base import ForetokenConfig, Sites
-from foretoken.tuner.dimensions import body_of, inner_of
+from foretoken.methods.base import ForetokenConfig
+from foretoken.methods.sites import Sites
 from foretoken.tuner.forward.call_through import ThroughHooks
-from foretoken.tuner.forward.model_hooks import find_model_hooks
+from foretoken.tuner.forward.dimensions import body_of, inner_of
+from foretoken.tuner.model_hooks import find_model_hooks
 
 Model = TypeVar("Model", bound=nn.Module)
 CLASSIFIER = "classifier"  # peft trains it in full by this name

@@ -14,7 +14,7 @@ from transformers.pytorch_utils import Conv1D
 from foretoken.backbones import find_backbone
 from foretoken.errors import ConfigError, quoted
 from foretoken.methods.dimensions import ALL, Layers, by_stack, layer_numbers
-from foretoken.tuner.dimensions import body_of, dimensions_of
+from foretoken.tuner.forward.dimensions import body_of, dimensions_of
 from foretoken.tuner.limits import check_lora
 
 HEADS = r".*\.(modules_to_save|original_module)(\..*)?"  # the modules that are trained in full, and the frozen ones

@@ -5,7 +5,8 @@ Shapes: P prefix length, D model width, W width of an attention's keys (H_kv K).
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, fields
 from itertools import cycle, islice
 from typing import Any, TypeAlias
 
@@ -13,15 +14,29 @@ import torch
 from torch import Tensor, nn
 from transformers import AutoTokenizer
 
-from foretoken.errors import AdapterError, ConfigError, cut, did_you_mean
-from foretoken.methods import METHODS
-from foretoken.methods.base import ForetokenConfig, FrozenStates, PrefixStart, Sites
+from foretoken.errors import AdapterError, ConfigError, cut
+from foretoken.methods.base import ForetokenConfig, PrefixStart
 from foretoken.methods.dimensions import Dimensions
-from foretoken.tuner.checkpoints.warm_start import SavedAdapter, copy_adapter, saved_adapter
-from foretoken.tuner.forward.model_hooks import ModelHooks, find_model_hooks
+from foretoken.methods.sites import FrozenStates, Sites
+from foretoken.methods.table import METHODS, name_of
+from foretoken.tuner.adapter_files import read_config, read_tensors
+from foretoken.tuner.checks import PREFIX, check_same_backbone
+from foretoken.tuner.forward.sites import NAME
+from foretoken.tuner.model_hooks import ModelHooks, model_hooks_of
 from foretoken.tuner.probe import frozen_states
 
 SPECIAL = ("pad", "bos", "eos", "cls", "sep", "mask", "unk", "decoder_start")
+
+
+@dataclass(frozen=True)
+class SavedAdapter:
+    """The tensors of a saved adapter by their names below the body, and the length of its prefix."""
+
+    source: str
+    tensors: Mapping[str, Tensor]
+    length: int
+
+
 Source: TypeAlias = list[int] | Tensor | SavedAdapter | None
 
 
@@ -211,17 +226,76 @@ def prefix_methods() -> str:
     return f"{', '.join(names[:-1])} and {names[-1]}"
 
 
-def model_hooks_of(model: nn.Module, adapter_name: str) -> ModelHooks:
-    """Return the hooks of a model with this adapter.
+def saved_adapter(config: ForetokenConfig, source: str, body: nn.Module, dimensions: Dimensions) -> SavedAdapter:
+    """Return the tensors of the adapter that a new one of the same method starts from.
 
     Raises:
-        AdapterError: the model has no such adapter of foretoken's.
+        AdapterError: there is no such adapter, or it is of another method.
+        BackboneError: it was made for another backbone.
     """
-    model_hooks = find_model_hooks(model)
-    built = {} if model_hooks is None else model_hooks.built
-    if model_hooks is None or adapter_name not in built:
-        hint = did_you_mean(adapter_name, built)
+    saved = saved_config(source, config)
+    start = saved.prefix_start()
+    assert start is not None
+    check_same_backbone(saved, dimensions)
+    given = read_tensors(source).items()
+    # as seen from the body: models of several tasks have the same body
+    inner = f"{body.base_model_prefix}."
+    tensors = {key.removeprefix(PREFIX).removeprefix(inner): tensor for key, tensor in given if f"{NAME}." in key}
+    return SavedAdapter(source, tensors, start.length)
+
+
+def copy_adapter(saved: SavedAdapter, length: int, sites: Sites, model_hooks: ModelHooks) -> None:
+    """Copy every tensor of a saved adapter of the same method; prefixes are repeated or cut to the new length.
+
+    Raises:
+        AdapterError: the two adapters' options differ.
+    """
+    wanted = dict(named_parameters(sites, model_hooks))
+    if differing := sorted(wanted.keys() ^ saved.tensors.keys()):
         raise AdapterError(
-            f"no adapter {adapter_name!r} of foretoken{hint}; the model has: {', '.join(built) or 'none'}"
+            f"{saved.source} and the new adapter differ by {len(differing)} tensors, e.g. {differing[0]}; "
+            "give both the same options"
         )
-    return model_hooks
+    with torch.no_grad():
+        for name, parameter in wanted.items():
+            given, label = saved.tensors[name], f"{saved.source}: {name}"
+            parameter.copy_(fitted(given, parameter.shape, saved.length, length, name=label))
+
+
+def saved_config(source: str, config: ForetokenConfig) -> ForetokenConfig:
+    """Return the config of a saved adapter of the same method as ``config``.
+
+    Raises:
+        AdapterError: it is of another method.
+    """
+    saved = read_config(source)
+    if saved["peft_type"] != config.method_type:
+        wanted = name_of(config)
+        raise AdapterError(f"{source} is not an adapter of {wanted}; a prefix starts from one of its own method")
+    known = {item.name for item in fields(config) if item.init}
+    return type(config)(**{name: value for name, value in saved.items() if name in known})
+
+
+def fitted(x: Tensor, shape: Sequence[int], length: int, wanted: int, *, name: str) -> Tensor:
+    """Return a tensor in this shape, the vectors of a prefix repeated or cut.
+
+    Raises:
+        AdapterError: the shapes differ in anything else.
+
+    >>> fitted(torch.tensor([[1.0], [2.0]]), (3, 1), 2, 3, name="prefix").tolist()
+    [[1.0], [2.0], [1.0]]
+    """
+    if tuple(x.shape) == tuple(shape):
+        return x
+    if (x.shape[0], shape[0]) == (length, wanted) and tuple(x.shape[1:]) == tuple(shape[1:]):
+        return x[torch.arange(wanted) % length]
+    raise AdapterError(f"{name} is {tuple(x.shape)}; the new adapter has {tuple(shape)} there: their options differ")
+
+
+def named_parameters(sites: Sites, model_hooks: ModelHooks) -> Iterator[tuple[str, nn.Parameter]]:
+    """Yield the parameters of one method as they are called in a file, below the body."""
+    paths = {module: path for path, module in model_hooks.body.named_modules()}
+    for key, module in sites.items():
+        path = paths[model_hooks.target(key, module).holder]
+        for name, parameter in module.named_parameters():
+            yield f"{path}.{NAME}.{name}", parameter

@@ -18,10 +18,10 @@ from foretoken.attention.packed import PackedBatch
 from foretoken.attention.rotary import unrotated
 from foretoken.backbones.base import ADAPTER
 from foretoken.errors import AdapterError
-from foretoken.methods.base import FrozenStates
+from foretoken.methods.sites import FrozenStates
 
 if TYPE_CHECKING:
-    from foretoken.tuner.forward.model_hooks import ModelHooks
+    from foretoken.tuner.model_hooks import ModelHooks
 
 
 class AttentionProbe:

@@ -16,9 +16,9 @@ from foretoken.backbones.fast_maps import FastMaps
 from foretoken.backbones.module_value import Arguments
 from foretoken.backbones.packing import HEAD_INPUTS, note_head_inputs
 from foretoken.tuner.attention.linear_map import linear_map
-from foretoken.tuner.dimensions import body_of, inner_of
-from foretoken.tuner.forward.model_hooks import find_model_hooks
+from foretoken.tuner.forward.dimensions import body_of, inner_of
 from foretoken.tuner.forward.plan import FAST
+from foretoken.tuner.model_hooks import find_model_hooks
 from foretoken.tuner.trained_tokens import use_fast_tokens
 
 Model = TypeVar("Model", bound=nn.Module)

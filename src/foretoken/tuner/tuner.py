@@ -20,8 +20,9 @@ from foretoken.backbones.base import Backbone
 from foretoken.backbones.fast_maps import FastMaps
 from foretoken.backbones.packing import note_head_inputs
 from foretoken.errors import AdapterError, ConfigError
-from foretoken.methods.base import ForetokenConfig, OutputEdit, Sites, StackedEdit
+from foretoken.methods.base import ForetokenConfig
 from foretoken.methods.dimensions import Dimensions
+from foretoken.methods.sites import OutputEdit, Sites, StackedEdit
 from foretoken.tuner.auxiliary import add_to_loss, auxiliary_loss_of
 from foretoken.tuner.checks import (
     check_heads_apart,
@@ -34,16 +35,16 @@ from foretoken.tuner.checks import (
     check_trained_tokens,
     name_in_model,
 )
-from foretoken.tuner.dimensions import body_of, dimensions_of
+from foretoken.tuner.forward.dimensions import body_of, dimensions_of
 from foretoken.tuner.forward.mixed_batch import hook_names
-from foretoken.tuner.forward.model_hooks import HOOKS, ModelHooks, Target, find_model_hooks
 from foretoken.tuner.forward.plan import check_names
+from foretoken.tuner.forward.quantised import check_trainable, compute_type
 from foretoken.tuner.forward.sites import NAME, Site, check_adapter_name
 from foretoken.tuner.heads import check_prefix, head_of, take_head
 from foretoken.tuner.limits import check_fits, check_lora
 from foretoken.tuner.lora import outside_heads, with_layers, with_targets
+from foretoken.tuner.model_hooks import HOOKS, ModelHooks, Target, find_model_hooks
 from foretoken.tuner.prefix_init import Source, initialise, sources_of
-from foretoken.tuner.quantised import check_trainable, compute_type
 from foretoken.tuner.trained_tokens import train_tokens, without_trained_tokens
 from foretoken.tuner.unchanged import unchanged_on_error
 

@@ -9,7 +9,7 @@ from functools import cache
 from peft.tuners.tuners_utils import BaseTuner
 from torch import nn
 
-from foretoken.tuner.forward.model_hooks import ModelHooks
+from foretoken.tuner.model_hooks import ModelHooks
 
 
 @contextmanager

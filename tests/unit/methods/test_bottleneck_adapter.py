@@ -12,7 +12,7 @@ from foretoken.methods.base import ACTIVATIONS
 from foretoken.methods.bottleneck_adapter import Activation, BottleneckAdapterConfig
 from foretoken.methods.dimensions import AttentionShape, Dimensions, Place
 from foretoken.methods.mam_adapter import MAMAdapterConfig
-from foretoken.methods.prefix_tuning import PrefixTuningConfig
+from foretoken.methods.prefixes.prefix_tuning import PrefixTuningConfig
 
 VARIANTS = ("houlsby", "pfeiffer", "parallel")
 WIDTH = 6

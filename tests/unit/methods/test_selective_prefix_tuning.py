@@ -9,7 +9,7 @@ import torch
 from foretoken import SelectivePrefixTuningConfig
 from foretoken.errors import ConfigError
 from foretoken.methods.dimensions import AttentionShape, Dimensions
-from foretoken.methods.selective_prefix_tuning import SoftMask
+from foretoken.methods.prefixes.selective_prefix_tuning import SoftMask
 
 P = 3
 SHAPES = (AttentionShape(4, 4, 8), AttentionShape(4, 2, 8), AttentionShape(4, 2, 16, is_cross=True))

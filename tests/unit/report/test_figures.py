@@ -14,9 +14,9 @@ from matplotlib.colors import to_rgb
 from scipy import stats
 
 from foretoken.report.figures import FIGURES, to_svg
-from foretoken.report.figures.calibration import BINS
 from foretoken.report.figures.style import COLOURS, INK
 from foretoken.report.runs.groups import collect
+from foretoken.report.runs.probabilities import BINS
 
 from support.made_runs import make_run, results, set_accuracy, write_predictions
 

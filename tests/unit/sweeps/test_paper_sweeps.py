@@ -6,7 +6,8 @@ import pytest
 
 from foretoken.data.problems import CANDIDATES, OF_TEXTS
 from foretoken.data.tasks.table import problem_name
-from foretoken.methods import default_rates
+from foretoken.methods.rates import default_rates
+from foretoken.methods.table import METHODS, make_config
 from foretoken.sweeps.candidates import planned
 from foretoken.sweeps.plan import load_plan
 from foretoken.training.baseline.options import is_baseline
@@ -161,7 +162,7 @@ def test_the_study_gives_every_method_the_same(file):
         return
     assert plan.config.seeds_for == "selected"
     for name, space in searched.items():
-        own, _ = default_rates([name], tagging=file.stem == "wnut17")
+        own, _ = default_rates(METHODS[name].config and make_config(name), tagging=file.stem == "wnut17")
         assert list(space) == ["training.learning_rate"]
         low, middle, high = sorted(space["training.learning_rate"].values)
         assert middle == own

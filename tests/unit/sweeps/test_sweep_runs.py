@@ -18,7 +18,7 @@ from foretoken.sweeps.status import broken, is_over
 from foretoken.sweeps.tables import broken_lines, progress_rows, result_rows
 from foretoken.sweeps.workers import InThisProcess
 from foretoken.training.run import train as training
-from foretoken.training.run.folder import held
+from foretoken.training.run_folder import held
 
 
 def names(*variants, rates, seeds):
@@ -172,7 +172,7 @@ class Dying(InThisProcess):
 
 @pytest.fixture
 def whole(monkeypatch):
-    monkeypatch.setattr("foretoken.training.run.checkpoints.is_whole", lambda checkpoint: True)
+    monkeypatch.setattr("foretoken.training.trainer.checkpoints.is_whole", lambda checkpoint: True)
 
 
 def test_processes_may_die_as_often_as_they_like_while_a_run_gets_on(whole, sweep, work):

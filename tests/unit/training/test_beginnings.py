@@ -6,7 +6,7 @@ from hypothesis import strategies as st
 from tokenizers import Tokenizer, models, normalizers, pre_tokenizers, processors, trainers
 from transformers import PreTrainedTokenizerFast
 
-from foretoken.training.recipe.recipe import ChunkOptions
+from foretoken.training.options import ChunkOptions
 from foretoken.training.tokens import beginnings as module
 from foretoken.training.tokens.beginnings import beginnings
 from foretoken.training.tokens.chunks import spans

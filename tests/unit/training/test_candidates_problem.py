@@ -11,8 +11,8 @@ from foretoken.data.problems import CANDIDATES
 from foretoken.data.schemas import table
 from foretoken.errors import BackboneError, DataError
 from foretoken.training.model.adapter import attach
+from foretoken.training.options import ChunkOptions
 from foretoken.training.problems import make_problem
-from foretoken.training.recipe.recipe import ChunkOptions
 from foretoken.training.tokens import chunks as of_chunks
 
 from support import tiny

@@ -5,7 +5,7 @@ import torch
 from safetensors.torch import save_file
 
 from foretoken.errors import SaveError
-from foretoken.training.run.checkpoints import best_of, is_over, last_whole, remove_checkpoints, rotate, seal
+from foretoken.training.trainer.checkpoints import best_of, is_over, last_whole, remove_checkpoints, rotate, seal
 
 FILES = ["trainer_state.json", "optimizer.pt", "scheduler.pt", "rng_state.pth", "adapter_model.safetensors"]
 

@@ -10,8 +10,8 @@ from foretoken.data.problems import MULTIPLE_CHOICE
 from foretoken.data.schemas import table
 from foretoken.errors import ConfigError
 from foretoken.training.model.adapter import attach
+from foretoken.training.options import ChunkOptions
 from foretoken.training.problems import make_problem
-from foretoken.training.recipe.recipe import ChunkOptions
 
 from support import tiny
 from support.readings import encoded, reading, speller

@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from foretoken.training.recipe.recipe import ChunkOptions
+from foretoken.training.options import ChunkOptions
 from foretoken.training.tokens.chunks import DrawnChunks, sentence_ends, spans
 from foretoken.training.tokens.encode import EncodeSettings, TokenRules, describe
 from foretoken.training.tokens.texts import encode_texts

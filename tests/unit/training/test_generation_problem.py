@@ -8,10 +8,10 @@ from peft import get_peft_model
 
 from foretoken import PrefixPropagationConfig
 from foretoken.errors import BackboneError, ConfigError
+from foretoken.training.options import GenerationOptions
 from foretoken.training.problems import make_problem
 from foretoken.training.problems.generation import generate, left_padded
 from foretoken.training.problems.generation_texts import parts_of, shortened, source_length
-from foretoken.training.recipe.recipe import GenerationOptions
 from foretoken.training.tokens.encode import EncodeSettings, token_rules
 from foretoken.training.tokens.new_tokens import add_new_tokens
 

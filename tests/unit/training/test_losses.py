@@ -13,6 +13,7 @@ from sklearn.utils.class_weight import compute_class_weight
 
 from foretoken import SelectivePrefixTuningConfig
 from foretoken.errors import ConfigError
+from foretoken.training.options import ChunkOptions
 from foretoken.training.problems import make_problem
 from foretoken.training.problems.losses import (
     MOST_REPEATS,
@@ -22,7 +23,6 @@ from foretoken.training.problems.losses import (
     label_loss,
     repeated,
 )
-from foretoken.training.recipe.recipe import ChunkOptions
 
 from support import tiny
 

@@ -18,10 +18,10 @@ from foretoken.options import flatten
 from foretoken.training.recipe.recipe import build_recipe
 from foretoken.training.run.train import train
 from foretoken.training.tokens import cache, states
-from foretoken.training.tokens.encode import PaddingCollator
+from foretoken.training.tokens.padding import PaddingCollator
 from foretoken.training.tokens.states import StateStore, keys_of
 from foretoken.training.trainer.lower_states import LowerStates
-from foretoken.tuner import LowerLayers, can_leave_layers_out, first_trained_layer
+from foretoken.tuner.lower_layers import LowerLayers, can_leave_layers_out, first_trained_layer
 
 from support import tiny
 from support.table import ROWS

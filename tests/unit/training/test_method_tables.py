@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 
 from foretoken.backbones import BACKBONES
-from foretoken.methods import METHODS
+from foretoken.methods.table import METHODS
 
 from support import tiny
 

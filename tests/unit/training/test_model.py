@@ -16,9 +16,10 @@ from transformers import (
 from foretoken.errors import BackboneError
 from foretoken.training.model.adapter import attach
 from foretoken.training.model.load import count_parameters, is_head, load_model, load_tokenizer, suitable_head
+from foretoken.training.options import HeadOptions
 from foretoken.training.problems import make_problem
-from foretoken.training.recipe.recipe import HeadOptions, build_recipe
-from foretoken.training.trainer.trainer import make_trainer
+from foretoken.training.recipe.recipe import build_recipe
+from foretoken.training.trainer.make import make_trainer
 
 SIZES = {"hidden_size": 8, "num_hidden_layers": 2, "num_attention_heads": 2, "intermediate_size": 8, "vocab_size": 20}
 

@@ -5,10 +5,11 @@ import torch
 from torch.nn import functional
 
 from foretoken.errors import ConfigError
+from foretoken.training.options import TrainingOptions
 from foretoken.training.problems import make_problem
-from foretoken.training.recipe.recipe import TrainingOptions
 from foretoken.training.trainer.contexts import SmoothedLabels
-from foretoken.training.trainer.trainer import RecipeTrainer, training_arguments
+from foretoken.training.trainer.make import training_arguments
+from foretoken.training.trainer.trainer import RecipeTrainer
 
 from support import tiny
 

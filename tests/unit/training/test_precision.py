@@ -5,7 +5,7 @@ import torch
 from peft import PeftModel
 from transformers import AutoModelForSequenceClassification
 
-from foretoken.methods import METHODS as NAMES
+from foretoken.methods.table import METHODS as NAMES
 from foretoken.training.model.adapter import attach
 from foretoken.training.model.precision import hold_frozen
 

@@ -16,9 +16,9 @@ from foretoken.data.schemas import table
 from foretoken.errors import BackboneError, ConfigError, DataError
 from foretoken.metrics.answers import span_metrics
 from foretoken.training.model.adapter import attach
+from foretoken.training.options import QuestionOptions
 from foretoken.training.problems import make_problem
 from foretoken.training.problems.question_answering import Truth
-from foretoken.training.recipe.recipe import QuestionOptions
 from foretoken.training.tokens import chunks
 from foretoken.training.tokens.questions import tokens_of
 

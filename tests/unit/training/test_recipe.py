@@ -2,22 +2,27 @@ from pathlib import Path
 
 import pytest
 
-from foretoken import METHODS, StackConfig, learning_rate, make_config
+from foretoken import StackConfig, learning_rate, make_config
 from foretoken.errors import ConfigError, RecipeError
-from foretoken.methods import HEAD_RATE, NETWORK_RATE, TAGGING_HEAD_RATE
+from foretoken.methods.members import MEMBERS
+from foretoken.methods.prefixes.prefix import NETWORK_RATE
+from foretoken.methods.rates import HEAD_RATE, TAGGING_HEAD_RATE
 from foretoken.options import texts_of, to_dict
+from foretoken.training.options import HeadOptions, TrainingOptions
 from foretoken.training.recipe.reading import parse_overrides
-from foretoken.training.recipe.recipe import (
-    HeadOptions,
-    Recipe,
-    TrainingOptions,
-    as_begun,
-    build_recipe,
-    checked,
-    load_recipe,
-)
+from foretoken.training.recipe.recipe import Recipe, as_begun, build_recipe, checked, load_recipe
 
 ROOT = Path(__file__).parents[3]
+RATES = {
+    "prefix-propagation": 0.03,
+    "kernel-propagation": 0.03,
+    "prefix-tuning": 0.03,
+    "prompt-tuning": 0.03,
+    "selective-prefix-tuning": 0.03,
+    "decoupled-prefix": 0.01,
+    "aot-p-tuning": 0.001,
+    "bottleneck-adapter": 0.001,
+}  # others: 0.003
 SMALLEST = {"model": "minilm", "data": {"task": "pydocs"}, "method": {"name": "lora"}}
 SMALLEST_YAML = "model: minilm\ndata: {task: pydocs}\nmethod: lora\n"
 
@@ -183,17 +188,18 @@ def test_where_the_head_is_all_that_is_trained_its_rate_is_the_rate(data, rate):
     assert (named.learning_rate, named.head_learning_rate) == (0.5, None)
 
 
-@pytest.mark.parametrize("name", [name for name, row in METHODS.items() if row.config and row.learning_rate])
+@pytest.mark.parametrize("name", [name for name in MEMBERS if name != "head-only"])
 def test_configs_in_python_have_the_rate_of_their_method(name):
-    assert learning_rate(make_config(name)) == METHODS[name].learning_rate
     stack = make_config("stack", configs=[{"name": name}, {"name": "head-only"}])
-    assert learning_rate(stack) == METHODS[name].learning_rate
+    rates = {learning_rate(make_config(name)), learning_rate(stack)}
+    assert rates == {build_recipe(SMALLEST | {"method": name}).training.learning_rate}
+    assert rates == {RATES.get(name, 0.003)}
 
 
 @pytest.mark.parametrize("data", [{"task": "wnut17"}, {"path": "tagged.jsonl", "problem": "token-classification"}])
 def test_a_head_that_tags_has_a_rate_of_its_own(data):
     found = build_recipe(SMALLEST | {"data": data}).training
-    assert (found.learning_rate, found.head_learning_rate) == (METHODS["lora"].learning_rate, TAGGING_HEAD_RATE)
+    assert (found.learning_rate, found.head_learning_rate) == (0.003, TAGGING_HEAD_RATE)
 
 
 def test_the_head_alone_has_a_rate_in_python_too():

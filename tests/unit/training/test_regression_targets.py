@@ -23,8 +23,9 @@ from foretoken.files import read_object, write_json
 from foretoken.inference.predictor import load_for_inference
 from foretoken.metrics.regression import TargetScale, regression_metrics
 from foretoken.report.runs.documents import MEASURES
+from foretoken.training.options import ChunkOptions
 from foretoken.training.problems import make_problem
-from foretoken.training.recipe.recipe import ChunkOptions, build_recipe
+from foretoken.training.recipe.recipe import build_recipe
 from foretoken.training.run.intervals import bootstrap_intervals
 from foretoken.training.run.train import train
 from foretoken.training.tokens.encode import EncodeSettings, TokenRules

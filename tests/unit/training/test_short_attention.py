@@ -7,7 +7,7 @@ import pytest
 import torch
 from torch.nn.functional import scaled_dot_product_attention
 
-from foretoken.training.recipe.recipe import TrainingOptions
+from foretoken.training.options import TrainingOptions
 from foretoken.training.trainer.contexts import MOST_KEYS, Float32Attention
 from foretoken.training.trainer.trainer import RecipeTrainer
 

@@ -13,8 +13,8 @@ from transformers import PreTrainedTokenizerFast
 
 import foretoken
 from foretoken.metrics.decision import Decision
+from foretoken.training.options import ChunkOptions
 from foretoken.training.problems import make_problem
-from foretoken.training.recipe.recipe import ChunkOptions
 from foretoken.training.run.prepare import beginnings_of
 from foretoken.training.run.results import Prediction, write_errors
 from foretoken.training.tokens.encode import EncodeSettings, TokenRules, describe

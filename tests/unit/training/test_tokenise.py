@@ -6,7 +6,6 @@ from foretoken.errors import BackboneError, ConfigError, DataError
 from foretoken.training.tokens import beginnings as module
 from foretoken.training.tokens.encode import (
     EncodeSettings,
-    PaddingCollator,
     TokenRules,
     chosen_max_length,
     encode,
@@ -15,6 +14,7 @@ from foretoken.training.tokens.encode import (
     reads_beyond,
     token_rules,
 )
+from foretoken.training.tokens.padding import PaddingCollator
 
 from support.tiny import CONFIGS, COUNTS_POSITIONS
 

@@ -11,12 +11,13 @@ from transformers import TrainerCallback
 
 from foretoken import AuxiliaryLossCallback, LoraConfig, SelectivePrefixTuningConfig
 from foretoken.errors import ConfigError
+from foretoken.training.options import TrainingOptions
 from foretoken.training.problems import make_problem
-from foretoken.training.recipe.recipe import TrainingOptions
 from foretoken.training.run.train import check_processes
-from foretoken.training.tokens.encode import PaddingCollator
+from foretoken.training.tokens.padding import PaddingCollator
+from foretoken.training.trainer.make import training_arguments
 from foretoken.training.trainer.progress import StepTimes
-from foretoken.training.trainer.trainer import RecipeTrainer, training_arguments
+from foretoken.training.trainer.trainer import RecipeTrainer
 
 from support import tiny
 

@@ -17,8 +17,7 @@ from foretoken import (
     StackConfig,
 )
 from foretoken.errors import AdapterError
-from foretoken.tuner import auxiliary_loss_of
-from foretoken.tuner.auxiliary import count_items
+from foretoken.tuner.auxiliary import auxiliary_loss_of, count_items
 
 from support import tiny
 

@@ -15,8 +15,8 @@ from foretoken import (
     to_peft,
 )
 from foretoken.errors import AdapterError, ConfigError
-from foretoken.tuner.forward.lower_layers import first_trained_layer
 from foretoken.tuner.lora import completed_lora
+from foretoken.tuner.lower_layers import first_trained_layer
 
 from support import tiny
 from support.table import METHODS, ROWS

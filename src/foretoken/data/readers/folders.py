@@ -15,7 +15,8 @@ from foretoken.data.documents import SPLIT_ALIASES, Corpus, Document, Example, s
 from foretoken.data.problems import CLASSIFICATION
 from foretoken.data.readers.files import entries, is_folder, read_text, without_gz
 from foretoken.data.readers.hub import read_saved
-from foretoken.data.readers.rows import ColumnNames, not_empty, read_each
+from foretoken.data.readers.labels import not_empty
+from foretoken.data.readers.rows import ColumnNames, read_each
 from foretoken.data.readers.user_data import file_suffixes, read_examples
 from foretoken.errors import DataError
 

@@ -12,14 +12,13 @@ from foretoken.data.documents import SPLIT_ALIASES, SPLITS, Corpus, Example, sho
 from foretoken.data.fields import at, read_names
 from foretoken.data.problems import CLASSIFICATION, MULTI_LABEL, TOKEN_CLASSIFICATION
 from foretoken.data.readers.files import refuse_damage
+from foretoken.data.readers.labels import class_names, named_row
 from foretoken.data.readers.rows import (
     OPTIONAL,
     ColumnNames,
     Row,
     UsableRow,
     check_columns,
-    class_names,
-    named_row,
     picked,
     refuse_claim,
     usable,

@@ -10,7 +10,8 @@ from typing import Any, BinaryIO
 
 from foretoken.data.fields import read_names
 from foretoken.data.readers.files import kind_of, opened, refuse_damage, unchanged
-from foretoken.data.readers.rows import OPTIONAL, Row, check_columns, named_row, refuse_claim, refuse_repeated
+from foretoken.data.readers.labels import named_row
+from foretoken.data.readers.rows import OPTIONAL, Row, check_columns, refuse_claim, refuse_repeated
 from foretoken.errors import DataError
 
 _PIECE = 1000  # rows

@@ -8,6 +8,7 @@ from functools import partial
 from itertools import islice
 from pathlib import Path
 
+from foretoken.data.bad_rows import BadRows, UsedIds
 from foretoken.data.documents import Example, is_readable, like_known
 from foretoken.data.examples import CandidateExample, ChoiceExample, GenerationExample
 from foretoken.data.problems import (
@@ -21,22 +22,19 @@ from foretoken.data.problems import (
     TOKEN_CLASSIFICATION,
 )
 from foretoken.data.readers.files import read_text, without_gz
+from foretoken.data.readers.labels import documents_from_rows, with_decimal_points
 from foretoken.data.readers.questions import is_squad, questions_from_rows, read_squad
 from foretoken.data.readers.rows import (
     ANSWER,
     CANDIDATE_COLUMNS,
     CHOICES,
-    BadRows,
     ColumnNames,
     Row,
-    UsedIds,
-    documents_from_rows,
     filled,
     picked,
     read_each,
     row_id,
     text_value,
-    with_decimal_points,
 )
 from foretoken.data.readers.tables import READERS, is_fasttext, read_rows
 from foretoken.data.readers.tagging.tables import read_tagged_file, tagged_from_rows

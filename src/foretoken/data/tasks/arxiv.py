@@ -7,7 +7,8 @@ from pathlib import Path
 
 from foretoken.data.documents import Document, Splits
 from foretoken.data.options import DataOptions
-from foretoken.data.readers.rows import ColumnNames, UsableRow, documents_from_rows, names_of_labels, text_value, usable
+from foretoken.data.readers.labels import documents_from_rows, names_of_labels
+from foretoken.data.readers.rows import ColumnNames, UsableRow, text_value, usable
 from foretoken.data.readers.tables import read_rows
 from foretoken.data.tasks.base import raw_file, raw_folder
 from foretoken.errors import DataError, did_you_mean

@@ -12,7 +12,8 @@ from foretoken.data.readers.delimited import delimited_rows
 from foretoken.data.readers.files import is_there, read_text
 from foretoken.data.readers.formats import FileFormat
 from foretoken.data.readers.hub import hub_rows
-from foretoken.data.readers.rows import UsableRow, check_columns, label_value, text_value, usable
+from foretoken.data.readers.labels import label_value
+from foretoken.data.readers.rows import UsableRow, check_columns, text_value, usable
 from foretoken.data.tasks.base import raw_file, raw_folder
 from foretoken.errors import DataError
 

@@ -14,7 +14,8 @@ from foretoken.data.documents import Document, Splits, without_empty
 from foretoken.data.options import CLEAN, DataOptions
 from foretoken.data.readers.files import as_xml, is_there, read_bytes
 from foretoken.data.readers.json_files import read_json
-from foretoken.data.readers.rows import ColumnNames, UsableRow, documents_from_rows
+from foretoken.data.readers.labels import documents_from_rows
+from foretoken.data.readers.rows import ColumnNames, UsableRow
 from foretoken.data.splits import near_duplicates
 from foretoken.data.tasks.base import raw_file, raw_folder
 from foretoken.errors import ConfigError, DataError, MissingDataError

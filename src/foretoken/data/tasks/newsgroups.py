@@ -8,7 +8,8 @@ from pathlib import Path, PurePosixPath
 from foretoken.data.documents import Document, Splits, without_empty
 from foretoken.data.options import CLEAN, REMOVABLE, DataOptions
 from foretoken.data.readers.archives import raw_files
-from foretoken.data.readers.rows import ColumnNames, UsableRow, documents_from_rows
+from foretoken.data.readers.labels import documents_from_rows
+from foretoken.data.readers.rows import ColumnNames, UsableRow
 from foretoken.data.splits import split_off
 from foretoken.errors import ConfigError, DataError, MissingDataError
 

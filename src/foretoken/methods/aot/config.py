@@ -16,9 +16,10 @@ from foretoken.errors import AdapterError, BackboneError, ConfigError
 from foretoken.files import PathLike
 from foretoken.methods.aot.modules import FullyConnected, Fused, Kronecker, TokenEntry, TokensOfBatch
 from foretoken.methods.aot.table import FILE_NAME, FusedTable, copy_table, find_table, write_table
-from foretoken.methods.base import ForetokenConfig, Sites
+from foretoken.methods.base import ForetokenConfig
 from foretoken.methods.dimensions import Dimensions
 from foretoken.methods.require import require_choice, require_fraction, require_int
+from foretoken.methods.sites import Sites
 
 Variant: TypeAlias = Literal["fc", "kronecker"]
 Activation: TypeAlias = Literal["gelu", "relu", "tanh"]

@@ -14,7 +14,8 @@ from torch import Tensor, nn
 
 from foretoken.errors import AdapterError
 from foretoken.methods.aot.table import FusedTable
-from foretoken.methods.base import ACTIVATIONS, LayerEntry
+from foretoken.methods.base import ACTIVATIONS
+from foretoken.methods.sites import LayerEntry
 
 REMEMBERED = 4  # batches in flight, e.g. of threads that serve one model
 

@@ -5,10 +5,11 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import ClassVar
 
-from foretoken.methods.base import ForetokenConfig, OutputEdit, Sites
+from foretoken.methods.base import ForetokenConfig
 from foretoken.methods.dimensions import AttentionShape, Dimensions, Place
 from foretoken.methods.low_rank.update import LowRankUpdate, QueryValueUpdate
 from foretoken.methods.require import require_fraction, require_int, require_positive
+from foretoken.methods.sites import OutputEdit, Sites
 
 
 @dataclass
@@ -38,6 +39,7 @@ class QueryValueLoraConfig(ForetokenConfig):
     lora_dropout: float = field(default=0.0, metadata={"help": "dropout on the input of the updates in training"})
 
     method_type: ClassVar[str] = "FORETOKEN_QUERY_VALUE_LORA"
+    usual_rate: ClassVar[float | None] = 3e-3
 
     def validate(self) -> None:
         """Raise ConfigError for values that cannot work."""

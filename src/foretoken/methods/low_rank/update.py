@@ -6,8 +6,8 @@ import torch
 from torch import Tensor, nn
 
 from foretoken.attention import LinearMap
-from foretoken.methods.base import OutputEdit
 from foretoken.methods.bottleneck_adapter import linear
+from foretoken.methods.sites import OutputEdit
 
 
 class LowRankUpdate(OutputEdit):

@@ -2,34 +2,22 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING
 
 import numpy as np
 from numpy.typing import NDArray
 
-from foretoken.data.problems import MULTI_LABEL
-from foretoken.errors import DataError
 from foretoken.report.figures.panels import chosen_panels, few
 from foretoken.report.figures.style import INK, Mark, grid, legend, say_rest, styled, wrapped
-from foretoken.report.runs.groups import TEST, VALIDATION, Group, Results
-from foretoken.report.runs.records import Run, number
+from foretoken.report.runs.groups import Group, Results
+from foretoken.report.runs.probabilities import Predicted, bins_of, predicted
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
     from matplotlib.figure import Figure
-    from pyarrow import Table
 
 MOST_DIAGRAMS = 24  # in one figure; what is left out is said below it
-BINS = 15  # of a recipe that names no number
 COVERAGES = np.linspace(0.02, 1, 99)
-_PREFIX, _CHOICES = "prob_", "probabilities"  # columns of a file of predictions
-
-
-class Predicted(NamedTuple):
-    """Probabilities (n, C) and the numbers of the true labels (n,)."""
-
-    probabilities: NDArray[np.float64]
-    labels: NDArray[np.int64]
 
 
 @styled
@@ -46,7 +34,7 @@ def reliability(results: Results) -> Figure | None:
     shown = found[:MOST_DIAGRAMS]
     figure, axes = grid(len(shown), columns=3, height=2.6)
     for (panel, name, group, pooled), one in zip(shown, axes, strict=True):
-        _diagram(one, pooled, int(number(group.first.recipe.get("ece_bins")) or BINS), panel.marks[group.label])
+        _diagram(one, pooled, bins_of(group), panel.marks[group.label])
         one.set_title(wrapped(f"{panel.title}: {name}", 34))
     say_rest(figure, found, MOST_DIAGRAMS)
     return figure
@@ -69,55 +57,6 @@ def coverage_risk(results: Results) -> Figure | None:
         one.set_ylim(bottom=0)
     legend(figure, axes)
     return figure
-
-
-def predicted(run: Run, *, several: bool = False) -> Predicted | None:
-    """Return the predictions of a run on the test split, or where it was not looked at on validation.
-
-    None for a run without readable predictions, or without a probability for every label; of several labels per
-    document, whose ``labels`` are 0 and 1 (n, C), only where they are asked for.
-    """
-    try:
-        table = run.predictions()
-    except DataError:
-        return None
-    if not {"split", "label"} <= set(table.column_names):
-        return None
-    if (run.problem == MULTI_LABEL) is not several:
-        return None
-    read = _of_sets if several else _of_choices if _CHOICES in table.column_names else _of_labels
-    probabilities, truth = read(table)
-    split = np.array(table["split"].to_pylist(), dtype=object)
-    known = (truth.reshape(len(truth), -1) >= 0).all(axis=1) & np.isfinite(probabilities).all(axis=1)
-    rows = known & (split == (TEST if (split == TEST).any() else VALIDATION))
-    return Predicted(probabilities[rows], truth[rows]) if rows.any() and probabilities.shape[1] > 1 else None
-
-
-def _of_labels(table: Table) -> Predicted:
-    names, probabilities = _columns(table)
-    places = {name: index for index, name in enumerate(names)}
-    return Predicted(probabilities, np.array([places.get(str(label), -1) for label in table["label"].to_pylist()]))
-
-
-def _of_sets(table: Table) -> Predicted:
-    names, probabilities = _columns(table)
-    rows = [set(row or ()) for row in table["label"].to_pylist()]
-    return Predicted(probabilities, np.array([[name in row for name in names] for row in rows], dtype=np.int64))
-
-
-def _columns(table: Table) -> tuple[list[str], NDArray[np.float64]]:
-    """Return the names of the labels, and the probabilities of each (n, C)."""
-    names = [name.removeprefix(_PREFIX) for name in table.column_names if name.startswith(_PREFIX)]
-    columns = [np.asarray(table[f"{_PREFIX}{name}"], dtype=np.float64) for name in names]
-    return names, np.stack(columns or [np.zeros(len(table))], axis=1)
-
-
-def _of_choices(table: Table) -> Predicted:
-    """Read rows that have choices of their own, as many as they like; what a row lacks has probability 0."""
-    rows = table[_CHOICES].to_pylist()
-    width = max(map(len, rows), default=0)
-    filled = np.array([[*row, *[0.0] * (width - len(row))] for row in rows], dtype=np.float64).reshape(len(rows), width)
-    return Predicted(filled, np.array(table["label"].to_pylist()))
 
 
 def _pooled(group: Group) -> Predicted | None:

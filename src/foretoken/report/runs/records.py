@@ -14,7 +14,7 @@ from foretoken.report.runs.labels import UNKNOWN, Labels, data_name, labels_of
 from foretoken.report.runs.reading import check_accuracy, joined, read_json, read_predictions
 from foretoken.report.scores import PART
 from foretoken.training.baseline.options import method_name
-from foretoken.training.run.folder import BASELINES, CHECKPOINTS, PREDICTIONS, RECORD, SAVED, is_set_aside
+from foretoken.training.run_folder import BASELINES, CHECKPOINTS, PREDICTIONS, RECORD, SAVED, is_set_aside
 
 if TYPE_CHECKING:
     import pyarrow as pa

@@ -13,7 +13,7 @@ from foretoken.report.render.table import Cell, Table, words
 from foretoken.report.runs.groups import TEST, VALIDATION, Group, Results, best_by_validation
 from foretoken.report.runs.reading import read_json
 from foretoken.report.scores import printed
-from foretoken.training.run.folder import ERRORS
+from foretoken.training.run_folder import ERRORS
 
 _LONGEST = 300  # characters of a document
 

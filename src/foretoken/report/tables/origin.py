@@ -8,8 +8,8 @@ from typing import Any, NamedTuple
 
 import yaml
 
-from foretoken.report.answers import counted
 from foretoken.report.runs.groups import Group, Results, by, settings
+from foretoken.report.scores import counted
 
 
 class RecipeText(NamedTuple):

@@ -10,11 +10,10 @@ import numpy as np
 from foretoken.data.problems import MULTI_LABEL
 from foretoken.metrics.statistics import Bootstrap, TTest, summary
 from foretoken.metrics.table import CALIBRATION, SCORE, repeats_accuracy
-from foretoken.report.figures.calibration import BINS, predicted
 from foretoken.report.render.table import Cell, Table, words
 from foretoken.report.runs.compare import Comparison
 from foretoken.report.runs.groups import VALIDATION, Group, Results
-from foretoken.report.runs.records import number
+from foretoken.report.runs.probabilities import bins_of, predicted
 from foretoken.report.scores import ABSENT, heading, is_in, printed
 from foretoken.report.tables.matrices import MARK, score_cell, score_column, with_mark
 
@@ -68,10 +67,9 @@ def _error_intervals(group: Group) -> dict[str, Cell]:
     """Return the intervals of the calibration errors of a group whose predictions can be read."""
     from foretoken.training.run.intervals import calibration_draws, error_interval  # brings PyTorch
 
-    bins = int(number(group.first.recipe.get("ece_bins")) or BINS)
     several = group.first.problem == MULTI_LABEL
     known = [one for run in group.runs if (one := predicted(run, several=several)) is not None]
-    drawn = [calibration_draws(*one, n_bins=bins) for one in known]
+    drawn = [calibration_draws(*one, n_bins=bins_of(group)) for one in known]
     cells = {}
     for name in drawn[0] if drawn else ():
         values = group.values(name)

@@ -11,12 +11,12 @@ from starlette.exceptions import HTTPException
 from starlette.middleware.cors import CORSMiddleware
 from starlette.types import ASGIApp
 
-import foretoken
 from foretoken.errors import AdapterError, BackboneError, ForetokenError
 from foretoken.serving.errors import BusyError, ComputeError, NoSuchAdapterError, NotReadyError, TooLongError
 from foretoken.serving.http import management, predict
 from foretoken.serving.http.guard import FAULT, Guard, error_answer
 from foretoken.serving.http.service import Service
+from foretoken.version import __version__
 
 _STATUS: tuple[tuple[type[Exception], int], ...] = (
     (NotReadyError, 503),
@@ -34,7 +34,7 @@ def make_app(service: Service) -> ASGIApp:
     """Return the application around a service."""
     app = _App(
         title="foretoken",
-        version=foretoken.__version__,
+        version=__version__,
         summary="Many adapters of one pretrained model.",
         openapi_tags=[{"name": name} for name in ("predict", "adapters", "operations")],
     )

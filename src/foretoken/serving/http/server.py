@@ -24,7 +24,7 @@ from foretoken.lengthening import short_name
 from foretoken.machine.precision import FP32
 from foretoken.memory import keep_few_primitives
 from foretoken.serving.adapters import CLASSIFIED
-from foretoken.serving.bank import MixedBank
+from foretoken.serving.compute import MixedBank
 from foretoken.serving.engine import Engine
 from foretoken.serving.folders import check_name, checked_folder
 from foretoken.serving.http.app import make_app

@@ -19,7 +19,7 @@ from foretoken.inference.base_model import base_model_of
 from foretoken.inference.shared_base import SharedBase
 from foretoken.lengthening import short_name
 from foretoken.memory import keep_few_primitives
-from foretoken.serving.bank import MixedBank
+from foretoken.serving.compute import MixedBank
 from foretoken.serving.engine import Engine, Limits, Request
 from foretoken.serving.errors import BusyError, ComputeError, NotReadyError
 from foretoken.serving.folders import check_name

@@ -12,26 +12,26 @@ from peft import LoraConfig, PeftConfig, PeftModel, get_peft_model
 from transformers import PreTrainedModel
 
 from foretoken.errors import ConfigError, ForetokenError, did_you_mean, no_such, quoted
-from foretoken.methods import METHODS, option_names
 from foretoken.methods.base import ForetokenConfig
 from foretoken.methods.dimensions import ALL, Layers, check_layers
+from foretoken.methods.members import MEMBERS, option_names
+from foretoken.methods.table import METHODS
 from foretoken.options import Errors, Values, convert, is_number, unknown_keys
 from foretoken.training.baseline.options import TF_IDF
 from foretoken.training.tokens.new_tokens import with_trained_rows
-from foretoken.tuner import check_prefix, completed_lora, use_fast_attention  # registers our methods with peft
+from foretoken.tuner.heads import check_prefix
+from foretoken.tuner.lora import completed_lora
+from foretoken.tuner.speed import use_fast_attention
 
-MEMBERS = "configs"  # the option of a stack that holds methods
+CONFIGS = "configs"  # the option of a stack that holds methods
 LAYERS = "layers"  # the option of LoRA too, which peft knows by numbers alone
-NO_MEMBERS = ("stack", "full")
 
 
-def method_errors(method: Values, key: str = "method") -> Errors:
-    """Return one line per problem of a recipe's method group, or of a member of a stack."""
-    errors: Errors = []
+def read_config(method: Values, errors: Errors, key: str = "method") -> PeftConfig | None:
+    """Return the config of a recipe's method group, or of a member of a stack; one line per problem goes to errors."""
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")  # shown once, when the run builds its config
-        _read_config(method, key, errors)
-    return errors
+        return _read_config(method, key, errors)
 
 
 def option_types(name: str) -> dict[str, Any]:
@@ -95,7 +95,7 @@ def attach(
 
 def names_layers(method: Values) -> bool:
     """Tell whether a method group, or a member of its stack, says at which layers the method acts."""
-    members = [member for member in method.get(MEMBERS, ()) if isinstance(member, Mapping)]
+    members = [member for member in method.get(CONFIGS, ()) if isinstance(member, Mapping)]
     return method.get(LAYERS) not in (None, ALL) or any(map(names_layers, members))
 
 
@@ -135,13 +135,13 @@ def _read_options(method: Values, known: Values, key: str, errors: Errors) -> di
     errors.extend(unknown_keys(given, known, f"{key}."))
     options = {
         name: _read_members(value, f"{key}.{name}", errors)
-        if name == MEMBERS
+        if name == CONFIGS
         else convert(value, known[name], f"{key}.{name}", errors)
         for name, value in given.items()
         if name in known
     }
-    if MEMBERS in known and MEMBERS not in given:
-        _read_members(None, f"{key}.{MEMBERS}", errors)
+    if CONFIGS in known and CONFIGS not in given:
+        _read_members(None, f"{key}.{CONFIGS}", errors)
     errors.extend(_dropout_errors(given, f"{key}."))
     return options
 
@@ -152,20 +152,18 @@ def _read_members(members: object, key: str, errors: Errors) -> list[dict[str, A
         example = "[prefix-propagation, {name: lora, r: 4}]"
         errors.append(f"{key}: got {quoted(members)}, expected a list of methods, e.g. {example}")
         return []
-    read = []
+    read: list[dict[str, Any]] = []
     for index, member in enumerate(members):
         at = f"{key}[{index}]"
         group = {"name": member} if isinstance(member, str) else member
         if not isinstance(group, Mapping):
             errors.append(f"{at}: got {quoted(group)}, expected a method's name, or a group with `name` and options")
-        elif group.get("name") == "lora" and group.get(LAYERS) is not None:
-            errors.append(f"{at}.{LAYERS}: LoRA in a stack has the stack's own, or layers_to_transform: [numbers]")
-        elif group.get("name") in NO_MEMBERS:
+        elif group.get("name") in [name for name in METHODS if name not in MEMBERS]:
             errors.append(f"{at}.name: {group['name']} cannot be part of a stack")
-        elif not (found := method_errors(group, at)):
+        elif isinstance(config := read_config(group, errors, at), LoraConfig) and group.get(LAYERS) is not None:
+            errors.append(f"{at}.{LAYERS}: LoRA in a stack has the stack's own, or layers_to_transform: [numbers]")
+        elif config is not None:
             read.append({"name": group["name"], **_read_options(group, option_types(group["name"]), at, errors)})
-        else:
-            errors.extend(found)
     return read
 
 

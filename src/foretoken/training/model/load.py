@@ -37,10 +37,11 @@ from foretoken.options import Errors, Values, build
 from foretoken.quiet import quiet_transformers
 from foretoken.sentence_encoders import pooling_mode
 from foretoken.training.model.sizes import check_model_fits
+from foretoken.training.options import HeadOptions, LengthenOptions
 from foretoken.training.problems import Problem
-from foretoken.training.recipe.recipe import HeadOptions, Recipe
 from foretoken.training.tokens.encode import token_rules
-from foretoken.tuner import HEAD_KEY, head_names, replace_head
+from foretoken.tuner.heads import HEAD_KEY, replace_head
+from foretoken.tuner.tuner import head_names
 
 log = logging.getLogger(__name__)
 _SET_PADDING = "set tokenizer.pad_token to a token that the model knows, and save the tokenizer there"
@@ -78,15 +79,15 @@ class ParameterCount:
         return 100 * self.trainable / self.total
 
 
-def base_model_folder(recipe: Recipe) -> str:
+def base_model_folder(model: str, options: LengthenOptions | None, runs: str) -> str:
     """Return what the model loads from; a lengthened one is made once and kept beside the runs."""
-    source, options = resolve_source(recipe.model), recipe.lengthen
+    source = resolve_source(model)
     source = str(Path(source).resolve()) if Path(source).is_dir() else source
     if options is None:
         return source
     digest = hashlib.sha256(source.encode()).hexdigest()[:8]
-    name = f"{Path(recipe.model).name}-{options.max_length}-w{options.attention_window}-{digest}"
-    folder = Path(recipe.output).resolve().parent / "models" / name
+    name = f"{Path(model).name}-{options.max_length}-w{options.attention_window}-{digest}"
+    folder = Path(runs).resolve().parent / "models" / name
     if (folder / "config.json").exists():
         log.info("lengthened model found in %s", folder)
         return str(folder)

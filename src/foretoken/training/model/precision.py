@@ -7,7 +7,7 @@ from peft import PeftModel
 from torch import nn
 from transformers import PreTrainedModel
 
-from foretoken.tuner.quantised import is_quantised
+from foretoken.tuner.forward.quantised import is_quantised
 
 _TRAINED = ("lora_", "modules_to_save.", "trainable_tokens_delta.")  # parts of the names of adapters and heads
 

@@ -19,6 +19,7 @@ from foretoken.data.problems import (
 from foretoken.errors import ConfigError
 from foretoken.metrics.decision import Decision
 from foretoken.metrics.regression import TargetScale
+from foretoken.training.options import ChunkOptions, DecisionOptions, GenerationOptions, QuestionOptions
 from foretoken.training.problems.base import Collator, Inputs, Problem
 from foretoken.training.problems.candidates import CandidateChoice
 from foretoken.training.problems.choice import MultipleChoice
@@ -29,7 +30,6 @@ from foretoken.training.problems.multi_label import MultiLabel
 from foretoken.training.problems.question_answering import QuestionAnswering
 from foretoken.training.problems.regression import Regression
 from foretoken.training.problems.tagging import TokenClassification
-from foretoken.training.recipe.recipe import ChunkOptions, DecisionOptions, GenerationOptions, QuestionOptions
 
 __all__ = ["PROBLEMS", "Classification", "Collator", "Inputs", "MultiLabel", "Problem", "make_problem"]
 

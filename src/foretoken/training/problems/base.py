@@ -14,7 +14,8 @@ from transformers import PretrainedConfig, PreTrainedTokenizerBase
 from foretoken.data.plain_table import Table
 from foretoken.errors import ConfigError
 from foretoken.metrics.decision import Decision
-from foretoken.training.tokens.encode import EncodeSettings, TableRow, TokenColumns, Truncation, chosen_max_length
+from foretoken.training.tokens.encode import EncodeSettings, TokenColumns, Truncation, chosen_max_length
+from foretoken.training.tokens.padding import TableRow
 
 if TYPE_CHECKING:
     from datasets import Dataset

@@ -20,22 +20,20 @@ from foretoken.backbones import BACKBONES
 from foretoken.data.plain_table import Table
 from foretoken.data.problems import CANDIDATES
 from foretoken.errors import BackboneError, DataError
+from foretoken.training.options import ChunkOptions
 from foretoken.training.problems.base import FILL, Collator, Inputs
 from foretoken.training.problems.choice import Choosing
-from foretoken.training.recipe.recipe import ChunkOptions
 from foretoken.training.tokens.chunks import ChunkCollator, spans
 from foretoken.training.tokens.encode import (
     EncodeSettings,
-    PaddingCollator,
-    TableRow,
     TokenColumns,
     Truncation,
     count_lengths,
-    padded,
     refuse_without_embedding,
 )
+from foretoken.training.tokens.padding import PaddingCollator, TableRow, padded
 from foretoken.training.tokens.texts import special_frame
-from foretoken.tuner.dimensions import inner_of, takes_global_attention
+from foretoken.tuner.forward.dimensions import inner_of, takes_global_attention
 from foretoken.tuner.heads import mean_of_rows
 
 if TYPE_CHECKING:

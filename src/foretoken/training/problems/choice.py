@@ -16,16 +16,8 @@ from foretoken.data.plain_table import Table
 from foretoken.data.problems import MULTIPLE_CHOICE
 from foretoken.training.problems.base import FILL, Collator, Inputs, Outputs, Problem
 from foretoken.training.problems.metrics import probabilities_of
-from foretoken.training.tokens.encode import (
-    EncodeSettings,
-    PaddingCollator,
-    TableRow,
-    TokenColumns,
-    Truncation,
-    count_lengths,
-    of_documents,
-    padded,
-)
+from foretoken.training.tokens.encode import EncodeSettings, TokenColumns, Truncation, count_lengths
+from foretoken.training.tokens.padding import PaddingCollator, TableRow, of_documents, padded
 from foretoken.training.tokens.texts import cut_pairs
 
 

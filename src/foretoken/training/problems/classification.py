@@ -14,12 +14,13 @@ from foretoken.data.plain_table import Table
 from foretoken.data.problems import CLASSIFICATION
 from foretoken.metrics import classification_metrics
 from foretoken.metrics.decision import Decision, cost_weights, fit_weights
+from foretoken.training.options import DecisionOptions
 from foretoken.training.problems.base import Collator, Inputs, Outputs, Problem, head_of
 from foretoken.training.problems.losses import PLAIN, LossOptions, at_least_float32, class_loss
 from foretoken.training.problems.metrics import probabilities_of
-from foretoken.training.recipe.recipe import DecisionOptions
 from foretoken.training.tokens.chunks import ChunkCollator, rows_at_once
-from foretoken.training.tokens.encode import OFFSET, EncodeSettings, PaddingCollator, TokenColumns, Truncation
+from foretoken.training.tokens.encode import EncodeSettings, TokenColumns, Truncation
+from foretoken.training.tokens.padding import OFFSET, PaddingCollator
 from foretoken.training.tokens.texts import encode_texts
 from foretoken.tuner.auxiliary import added_by_caller, with_auxiliary_loss
 from foretoken.tuner.heads import document_logits

@@ -21,6 +21,7 @@ from foretoken.data.tasks.base import Markers
 from foretoken.data.tasks.table import TASKS
 from foretoken.errors import BackboneError, ConfigError
 from foretoken.quiet import quiet_transformers
+from foretoken.training.options import GenerationOptions
 from foretoken.training.problems.base import Collator, Inputs, Outputs, Problem
 from foretoken.training.problems.generation_texts import (
     IGNORED,
@@ -33,8 +34,8 @@ from foretoken.training.problems.generation_texts import (
     row_per_reference,
     source_length,
 )
-from foretoken.training.recipe.recipe import GenerationOptions
-from foretoken.training.tokens.encode import EncodeSettings, PaddingCollator, TokenColumns, Truncation
+from foretoken.training.tokens.encode import EncodeSettings, TokenColumns, Truncation
+from foretoken.training.tokens.padding import PaddingCollator
 
 if TYPE_CHECKING:
     from datasets import Dataset

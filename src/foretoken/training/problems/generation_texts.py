@@ -12,17 +12,15 @@ from transformers import PretrainedConfig, PreTrainedTokenizerBase
 from foretoken.errors import ConfigError, DataError
 from foretoken.training.tokens.encode import (
     EncodeSettings,
-    PaddingCollator,
-    TableRow,
     TokenColumns,
     Truncation,
     chosen_max_length,
     count_lengths,
-    padded,
     position_limit,
     reads_beyond,
     token_sequences,
 )
+from foretoken.training.tokens.padding import PaddingCollator, TableRow, padded
 from foretoken.training.tokens.texts import special_frame
 
 if TYPE_CHECKING:

@@ -19,7 +19,8 @@ from foretoken.metrics.multi_label import multi_label_metrics, sigmoid
 from foretoken.training.problems.base import Collator, Inputs, Outputs, head_of
 from foretoken.training.problems.classification import TextProblem
 from foretoken.training.problems.losses import at_least_float32, label_loss
-from foretoken.training.tokens.encode import EncodeSettings, TableRow, TokenColumns, Truncation
+from foretoken.training.tokens.encode import EncodeSettings, TokenColumns, Truncation
+from foretoken.training.tokens.padding import TableRow
 
 _SHOWN = 0.5  # without thresholds of its own a label is answered from this probability on
 

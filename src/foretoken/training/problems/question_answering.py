@@ -24,11 +24,12 @@ from foretoken.backbones.pooling import of_documents
 from foretoken.data.plain_table import Table
 from foretoken.data.problems import QUESTION_ANSWERING
 from foretoken.errors import BackboneError
+from foretoken.training.options import QuestionOptions
 from foretoken.training.problems.base import FILL, Collator, Inputs, Outputs, Problem
-from foretoken.training.recipe.recipe import QuestionOptions
-from foretoken.training.tokens.encode import EncodeSettings, PaddingCollator, TableRow, TokenColumns, Truncation, padded
+from foretoken.training.tokens.encode import EncodeSettings, TokenColumns, Truncation
+from foretoken.training.tokens.padding import PaddingCollator, TableRow, padded
 from foretoken.training.tokens.questions import encode_questions
-from foretoken.tuner.dimensions import inner_of, takes_global_attention
+from foretoken.tuner.forward.dimensions import inner_of, takes_global_attention
 
 if TYPE_CHECKING:
     from datasets import Dataset

@@ -18,7 +18,6 @@ from foretoken.training.problems import Problem
 from foretoken.training.recipe.recipe import Recipe
 from foretoken.training.run.card import card_values
 from foretoken.training.run.fingerprint import of_data
-from foretoken.training.run.folder import PREDICTIONS, SAVED
 from foretoken.training.run.prepare import beginnings_of, problem_of
 from foretoken.training.run.record import RunRecord
 from foretoken.training.run.results import (
@@ -30,6 +29,7 @@ from foretoken.training.run.results import (
     write_errors,
     write_predictions,
 )
+from foretoken.training.run_folder import PREDICTIONS, SAVED
 from foretoken.training.tokens.encode import count_lengths, describe
 from foretoken.training.trainer.memory import PeakMemory
 

@@ -28,9 +28,9 @@ from foretoken.training.problems.base import Outputs
 from foretoken.training.problems.regression import Regression
 from foretoken.training.problems.tagging import TokenClassification
 from foretoken.training.recipe.recipe import Recipe
-from foretoken.training.run.folder import BASELINES
 from foretoken.training.run.prepare import MEASURED
 from foretoken.training.run.results import Prediction, fitted_on
+from foretoken.training.run_folder import BASELINES
 
 if TYPE_CHECKING:
     from datasets import Dataset

@@ -7,7 +7,7 @@ from dataclasses import dataclass, fields, replace
 from pathlib import Path
 from typing import Any
 
-from foretoken import __version__, left
+from foretoken import left
 from foretoken.data.problems import CLASSIFICATION, MULTI_LABEL, REGRESSION, TOKEN_CLASSIFICATION
 from foretoken.data.readers.formats import lasting
 from foretoken.errors import AdapterError, ConfigError, ForetokenError, did_you_mean, quoted
@@ -16,17 +16,12 @@ from foretoken.metrics.decision import Decision
 from foretoken.metrics.regression import TargetScale
 from foretoken.metrics.scaling import Scaling
 from foretoken.options import Errors, build, option, to_dict
+from foretoken.training.options import ChunkOptions, GenerationOptions, HeadOptions, LengthenOptions, QuestionOptions
 from foretoken.training.problems import PROBLEMS, Problem, make_problem
 from foretoken.training.problems.question_answering import QuestionAnswering
-from foretoken.training.recipe.recipe import (
-    ChunkOptions,
-    GenerationOptions,
-    HeadOptions,
-    LengthenOptions,
-    QuestionOptions,
-    Recipe,
-)
-from foretoken.tuner.checkpoints.files import CONFIG
+from foretoken.training.recipe.recipe import Recipe
+from foretoken.tuner.adapter_files import CONFIG
+from foretoken.version import __version__
 
 CARD = "foretoken.json"
 _FITTED: dict[str, Any] = {

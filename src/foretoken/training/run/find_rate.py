@@ -18,7 +18,8 @@ from foretoken.files import JsonObject
 from foretoken.training.recipe.recipe import Recipe
 from foretoken.training.run.prepare import Prepared
 from foretoken.training.tokens.batches import by_length
-from foretoken.training.trainer.trainer import RecipeTrainer, make_trainer
+from foretoken.training.trainer.make import make_trainer
+from foretoken.training.trainer.trainer import RecipeTrainer
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator

@@ -14,7 +14,7 @@ from torch import Tensor
 from transformers import PreTrainedModel, PreTrainedTokenizerBase
 
 from foretoken.errors import AdapterError, RecipeError
-from foretoken.tuner import head_names
+from foretoken.tuner.tuner import head_names
 
 if TYPE_CHECKING:
     from datasets import Dataset

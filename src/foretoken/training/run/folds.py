@@ -20,9 +20,9 @@ from foretoken.processes import is_main_process
 from foretoken.training.problems import Problem, make_problem
 from foretoken.training.recipe.recipe import Recipe, checked
 from foretoken.training.run.baselines import pooled_baselines
-from foretoken.training.run.folder import PREDICTIONS
 from foretoken.training.run.record import recipe_to_json
 from foretoken.training.run.train import train
+from foretoken.training.run_folder import PREDICTIONS
 
 log = logging.getLogger(__name__)
 TEST = "test"

@@ -14,15 +14,15 @@ from transformers import TrainerCallback, TrainerControl, TrainerState, Training
 
 from foretoken.attention import engines
 from foretoken.backbones import BACKBONES
-from foretoken.methods import METHODS
+from foretoken.methods.table import METHODS
 from foretoken.metrics.table import METRICS
 from foretoken.options import Values
 from foretoken.processes import num_processes
-from foretoken.training.model.adapter import MEMBERS
+from foretoken.training.model.adapter import CONFIGS
 from foretoken.training.model.load import ATTENTION_DROPOUTS, count_parameters
 from foretoken.training.recipe.recipe import Recipe
 from foretoken.training.run.prepare import Prepared
-from foretoken.tuner import first_trained_layer
+from foretoken.tuner.lower_layers import first_trained_layer
 
 log = logging.getLogger(__name__)
 
@@ -97,9 +97,9 @@ def _on_the_model(recipe: Recipe, prepared: Prepared) -> Iterator[tuple[str, str
 
 def _of_method(prepared: Prepared, method: Values, key: str) -> Iterator[tuple[str, str]]:
     """Yield the options of a method, or of a stack's members, that their config says to need something else."""
-    for index, member in enumerate(method.get(MEMBERS, ())):
+    for index, member in enumerate(method.get(CONFIGS, ())):
         if isinstance(member, Mapping):
-            yield from _of_method(prepared, member, f"{key}.{MEMBERS}[{index}]")
+            yield from _of_method(prepared, member, f"{key}.{CONFIGS}[{index}]")
     model_config: Any = prepared.model.config
     backbone = BACKBONES.get(model_config.model_type)
     is_rotary = any(stack.attention.is_rotary for stack in (backbone.stacks if backbone else ()))

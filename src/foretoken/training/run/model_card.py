@@ -25,8 +25,8 @@ from foretoken.metrics.table import CALIBRATION, METRICS, metrics_of, positive_o
 from foretoken.training.baseline.options import method_name
 from foretoken.training.problems import PROBLEMS, MultiLabel, Problem
 from foretoken.training.run.card import Card, read_card
-from foretoken.training.run.folder import PREDICTIONS, SAVED
 from foretoken.training.run.intervals import bootstrap_intervals, calibration_intervals
+from foretoken.training.run_folder import PREDICTIONS, SAVED
 from foretoken.tuner.checkpoints.model_card import (
     AUTO_CLASSES,
     OWN,

@@ -30,6 +30,7 @@ from foretoken.data.schemas import SHARED, parts, stored
 from foretoken.errors import ConfigError, quoted
 from foretoken.lengthening import public_name, resolve_source
 from foretoken.machine.precision import MeasuredPrecision, accelerator, fastest_precision
+from foretoken.methods.rates import own_rate
 from foretoken.metrics.needs import lacking
 from foretoken.metrics.regression import TargetScale
 from foretoken.metrics.table import check_metric
@@ -38,17 +39,20 @@ from foretoken.training.model.adapter import attach, names_layers
 from foretoken.training.model.engine import use_attention
 from foretoken.training.model.load import base_model_folder, count_parameters, head_options, load_model, load_tokenizer
 from foretoken.training.model.precision import hold_frozen
+from foretoken.training.options import AUTO, HeadOptions
 from foretoken.training.problems import Problem, make_problem
 from foretoken.training.problems.classification import TextProblem
 from foretoken.training.problems.losses import LossOptions, class_rows, class_weights, refuse_unknown_labels, repeated
-from foretoken.training.recipe.recipe import AUTO, HeadOptions, Recipe, decision_rule
+from foretoken.training.recipe.recipe import Recipe, decision_rule
 from foretoken.training.run.card import read_card
 from foretoken.training.run.fingerprint import of_data, of_model, refuse_another_base
-from foretoken.training.start import Start
-from foretoken.training.tokens.encode import OFFSET, EncodeSettings, TokenColumns, Truncation, describe, token_rules
+from foretoken.training.run.start import Start
+from foretoken.training.tokens.encode import EncodeSettings, TokenColumns, Truncation, describe, token_rules
 from foretoken.training.tokens.new_tokens import add_new_tokens
+from foretoken.training.tokens.padding import OFFSET
 from foretoken.training.words import Words, words_beside
-from foretoken.tuner import HEAD_KEY, LowerLayers, can_leave_layers_out, first_trained_layer
+from foretoken.tuner.heads import HEAD_KEY
+from foretoken.tuner.lower_layers import LowerLayers, can_leave_layers_out, first_trained_layer
 
 log = logging.getLogger(__name__)
 _THREADS_PER_CPU = 16
@@ -83,6 +87,11 @@ class Prepared:
         """The head in the place of transformers' own."""
         return head_options(getattr(self.model.config, HEAD_KEY, None))
 
+    @property
+    def trains_head_alone(self) -> bool:
+        """Whether the method trains nothing beside a head."""
+        return isinstance(self.model, PeftModel) and own_rate(self.model.peft_config["default"]) is None
+
 
 def prepare(recipe: Recipe, data: Loaded | None = None) -> Prepared:
     """Load and tokenise the data, load the model and attach the method, all from the recipe's seed."""
@@ -90,7 +99,7 @@ def prepare(recipe: Recipe, data: Loaded | None = None) -> Prepared:
     data = data or load_data(recipe.data)
     fingerprint = of_data(data.splits)
     problem = problem_of(recipe, data)
-    source, start = base_model_folder(recipe), Start.read(recipe)
+    source, start = base_model_folder(recipe.model, recipe.lengthen, recipe.output), Start.read(recipe)
     use_attention(recipe.training.attention_engine, recipe.training.packing)
     set_seed(recipe.training.seed)
     model = load_model(

@@ -17,7 +17,7 @@ from typing import Any
 import torch
 from transformers import TrainerCallback, TrainerControl, TrainerState, TrainingArguments
 
-from foretoken import __version__, left
+from foretoken import left
 from foretoken.data.options import DataOptions
 from foretoken.errors import RunRecordError, SaveError, quoted
 from foretoken.files import JsonObject, write_json
@@ -26,7 +26,8 @@ from foretoken.metrics.table import positive_of
 from foretoken.options import defaults, flatten, is_number, is_usable, to_dict
 from foretoken.processes import is_main_process, num_processes
 from foretoken.training.recipe.recipe import Recipe
-from foretoken.training.run.folder import RECORD
+from foretoken.training.run_folder import RECORD
+from foretoken.version import __version__
 
 log = logging.getLogger(__name__)
 RUNNING, FINISHED, INTERRUPTED, FAILED = "running", "finished", "interrupted", "failed"

@@ -29,14 +29,14 @@ from foretoken.training.problems.regression import Regression
 from foretoken.training.recipe.recipe import Recipe
 from foretoken.training.run.card import CARD, card_values
 from foretoken.training.run.fingerprint import of_base
-from foretoken.training.run.folder import ERRORS, SAVED, VALIDATION
 from foretoken.training.run.prepare import Prepared
 from foretoken.training.run.record import RunRecord
+from foretoken.training.run_folder import ERRORS, SAVED, VALIDATION
 from foretoken.training.tokens.new_tokens import rows_alone
 from foretoken.training.trainer.progress import StepTimes
 from foretoken.training.trainer.trainer import RecipeTrainer
 from foretoken.training.words import save_words
-from foretoken.tuner.checkpoints.files import CONFIG
+from foretoken.tuner.adapter_files import CONFIG
 
 if TYPE_CHECKING:
     from datasets import Dataset

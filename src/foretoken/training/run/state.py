@@ -10,9 +10,9 @@ from typing import TypeAlias
 from foretoken.errors import RecipeError, SaveError
 from foretoken.files import JsonObject
 from foretoken.training.recipe.recipe import Recipe
-from foretoken.training.run.checkpoints import last_whole, newest_first, read_state
-from foretoken.training.run.folder import CHECKPOINTS, is_vacant
 from foretoken.training.run.record import FINISHED, checked_record, differing_keys, recipe_to_json, searched
+from foretoken.training.run_folder import CHECKPOINTS, is_vacant
+from foretoken.training.trainer.checkpoints import last_whole, newest_first, read_state
 
 log = logging.getLogger(__name__)
 

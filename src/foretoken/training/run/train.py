@@ -23,22 +23,13 @@ from foretoken.processes import is_main_process, num_processes
 from foretoken.quiet import quiet_transformers
 from foretoken.training.baseline.options import is_baseline
 from foretoken.training.fit_head import HeadFit, fit_head, scale_head
+from foretoken.training.options import AUTO, TrainingOptions
 from foretoken.training.problems import MultiLabel
-from foretoken.training.recipe.recipe import (
-    AUTO,
-    Recipe,
-    TrainingOptions,
-    as_begun,
-    checked,
-    with_auto_rate,
-    with_training,
-)
+from foretoken.training.recipe.recipe import Recipe, as_begun, checked, with_auto_rate, with_training
 from foretoken.training.run.baseline import train_baseline
 from foretoken.training.run.baselines import add_baselines
-from foretoken.training.run.checkpoints import STATE, best_of, is_over, remove_checkpoints
 from foretoken.training.run.find_rate import find_rate as search_rate
 from foretoken.training.run.fingerprint import differing, refuse_changes
-from foretoken.training.run.folder import CHECKPOINTS, PREDICTIONS, held, is_tidy, move_aside
 from foretoken.training.run.idle import SayIdle
 from foretoken.training.run.model_card import write_model_card
 from foretoken.training.run.prepare import MEASURED, Prepared, prepare, summary
@@ -65,17 +56,20 @@ from foretoken.training.run.results import (
     write_predictions,
 )
 from foretoken.training.run.state import Finished, Fresh, Resume, state_of
-from foretoken.training.tokens.encode import OFFSET
+from foretoken.training.run_folder import CHECKPOINTS, PREDICTIONS, held, is_tidy, move_aside
+from foretoken.training.tokens.padding import OFFSET
+from foretoken.training.trainer.checkpoints import STATE, best_of, is_over, remove_checkpoints
 from foretoken.training.trainer.lower_states import LowerStates
+from foretoken.training.trainer.make import make_trainer
 from foretoken.training.trainer.memory import PeakMemory
 from foretoken.training.trainer.memory import describe as describe_memory
 from foretoken.training.trainer.progress import LogAtEvaluation, ProgressBar, StepTimes
-from foretoken.training.trainer.trainer import RecipeTrainer, make_trainer
+from foretoken.training.trainer.trainer import RecipeTrainer
 from foretoken.training.words import stack
-from foretoken.tuner import can_leave_layers_out, first_trained_layer
+from foretoken.tuner.lower_layers import can_leave_layers_out, first_trained_layer
 
 log = logging.getLogger(__name__)
-HEAD_ONLY, HEAD_FIT = "head-only", "head_fit"
+HEAD_FIT = "head_fit"
 _COMPARED = ("foretoken", "torch", "transformers", "peft")  # versions with which a run goes on as it began
 _SMALLER = (
     "lower training.batch_size, training.tokens_per_batch or max_length, or set training.gradient_checkpointing: true"
@@ -268,7 +262,7 @@ def _fit(
         return trainer
     if checkpoint is not None:
         log.info("going on from %s", checkpoint.name)
-    if is_head_fitted and recipe.method["name"] == HEAD_ONLY:
+    if is_head_fitted and prepared.trains_head_alone:
         trainer.measure_start()
         return trainer
     trainer.train(resume_from_checkpoint=str(checkpoint) if checkpoint else None)
@@ -321,7 +315,7 @@ def _cache_states(recipe: Recipe, prepared: Prepared, splits: Sequence[str]) -> 
             return
         if states is not None:
             states.layers.remove()
-    if chosen == AUTO and recipe.method["name"] == HEAD_ONLY:
+    if chosen == AUTO and prepared.trains_head_alone:
         return
     for dtype in ("float16", "float32") if chosen == AUTO else (chosen,):
         states = _states(recipe, prepared, dtype, first, digests)

@@ -16,9 +16,9 @@ from contextlib import suppress
 from functools import cache
 from pathlib import Path
 
-from foretoken import __version__
 from foretoken.errors import ConfigError, quoted
 from foretoken.files import CACHE_VARIABLE, JsonObject, file_digest, remove, remove_strays, temporary_name
+from foretoken.version import __version__
 
 log = logging.getLogger(__name__)
 LIMIT_VARIABLE = "FORETOKEN_CACHE_LIMIT"

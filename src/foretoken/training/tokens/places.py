@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from foretoken.training.recipe.recipe import ChunkOptions
+from foretoken.training.options import ChunkOptions
 from foretoken.training.tokens.beginnings import beginnings
 from foretoken.training.tokens.encode import EncodeSettings, TokenRow, kept_places
 from foretoken.training.tokens.texts import (

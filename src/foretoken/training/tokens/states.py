@@ -36,7 +36,7 @@ from foretoken.training.tokens.cache import (
     size_limit,
     write_entry,
 )
-from foretoken.training.tokens.encode import PER_TOKEN
+from foretoken.training.tokens.padding import PER_TOKEN
 
 KIND = "states"
 STATES, INDEX = "states.bin", "index.npy"

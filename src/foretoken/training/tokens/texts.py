@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from dataclasses import replace
 
 from foretoken.errors import BackboneError, ConfigError
-from foretoken.training.recipe.recipe import ChunkOptions
+from foretoken.training.options import ChunkOptions
 from foretoken.training.tokens.beginnings import Beginnings, beginnings
 from foretoken.training.tokens.chunks import sentence_ends, spans
 from foretoken.training.tokens.encode import (

@@ -14,10 +14,10 @@ from torch import Tensor, nn
 from foretoken.errors import ConfigError
 from foretoken.training.problems.base import Collator, Inputs
 from foretoken.training.tokens.batches import by_length
-from foretoken.training.tokens.encode import PER_TOKEN
+from foretoken.training.tokens.padding import PER_TOKEN
 from foretoken.training.tokens.states import Key, StateStore, keys_of, store_key
 from foretoken.training.trainer.progress import progress_bar
-from foretoken.tuner import LowerLayers
+from foretoken.tuner.lower_layers import LowerLayers
 
 if TYPE_CHECKING:
     from datasets import Dataset

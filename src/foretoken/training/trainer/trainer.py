@@ -5,12 +5,10 @@ from __future__ import annotations
 import contextlib
 import logging
 import math
-from collections.abc import Callable, Iterator, Mapping
-from dataclasses import fields
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 import torch
 from accelerate.data_loader import prepare_data_loader
 from datasets import Dataset
@@ -18,131 +16,26 @@ from peft import PeftModel
 from torch import Tensor, nn
 from torch.utils.data import DataLoader, Sampler
 from transformers import (
-    EarlyStoppingCallback,
-    EvalPrediction,
     PreTrainedModel,
-    PreTrainedTokenizerBase,
     Trainer,
-    TrainerCallback,
-    TrainerControl,
-    TrainerState,
-    TrainingArguments,
 )
-from transformers.integrations import TensorBoardCallback
-from transformers.trainer_callback import PrinterCallback
 from transformers.trainer_utils import EvalLoopOutput, SchedulerType
 
 from foretoken.errors import ConfigError, SaveError
-from foretoken.files import JsonObject, make_folder, os_errors_as_save_error, remove
+from foretoken.files import os_errors_as_save_error, remove
 from foretoken.training.model.load import is_head
+from foretoken.training.options import TrainingOptions
 from foretoken.training.problems import Problem
 from foretoken.training.problems.base import Inputs
-from foretoken.training.problems.metrics import greater_is_better
-from foretoken.training.recipe.recipe import Recipe, TrainingOptions
-from foretoken.training.run.checkpoints import best_in, rotate, seal
 from foretoken.training.tokens.batches import BucketSampler, FixedBatches, ShuffleSampler, TokenBatches, by_length, cut
 from foretoken.training.tokens.chunks import DrawnChunks, documents_of
 from foretoken.training.tokens.new_tokens import rows_alone
+from foretoken.training.trainer.checkpoints import best_in, rotate, seal
 from foretoken.training.trainer.contexts import Float32Attention, SmoothedLabels
 from foretoken.training.trainer.memory import give_back_between_layers
-from foretoken.tuner.auxiliary_log import AuxiliaryLossCallback
 
 log = logging.getLogger(__name__)
 _BY_LOSS = "such an evaluation is not the best; where none has it, the lowest validation loss is"
-
-
-def make_trainer(
-    recipe: Recipe,
-    model: PreTrainedModel | PeftModel,
-    tables: Mapping[str, Dataset],
-    problem: Problem,
-    tokenizer: PreTrainedTokenizerBase,
-    *,
-    checkpoints: Path,
-    callbacks: list[TrainerCallback],
-    searching: bool = False,
-    measure_start: bool = False,
-) -> RecipeTrainer:
-    """Return the Trainer of a run; validation and test are expected in an order that is cheap to pad.
-
-    With ``measure_start`` the weights before the first step are a candidate for the best ones.
-
-    One that searches for a learning rate measures nothing but losses, and writes nothing.
-    """
-    options = recipe.training
-    if options.early_stopping_patience is not None:
-        callbacks = [*callbacks, EarlyStoppingCallback(options.early_stopping_patience)]
-    # generating takes many times as long
-    make_folder(checkpoints)
-    needs_loss_alone = searching or (problem.generates and options.metric == "loss")
-    trainer = RecipeTrainer(
-        options,
-        problem,
-        draws=recipe.chunks.train_at_most if recipe.chunks else None,
-        model=model,
-        args=training_arguments(options, checkpoints, searching=searching, measure_start=measure_start),
-        data_collator=problem.collator(tokenizer, model),
-        train_dataset=tables["train"],
-        eval_dataset=tables["validation"],
-        compute_metrics=None if needs_loss_alone else metrics_function(problem, tables["validation"]),
-        callbacks=[AuxiliaryLossCallback(), _BestByStep(), *callbacks],  # the first adds to the log that others see
-    )
-    trainer.remove_callback(PrinterCallback)  # stdout is for results
-    _arrange_reporters(trainer, checkpoints)
-    return trainer
-
-
-def _arrange_reporters(trainer: Trainer, checkpoints: Path) -> None:
-    """Let what is added to the log be added before it is sent, and keep TensorBoard's files when the checkpoints go."""
-    handler = trainer.callback_handler
-    added = next(item for item in handler.callbacks if isinstance(item, AuxiliaryLossCallback))
-    handler.callbacks.remove(added)
-    handler.callbacks.insert(0, added)
-    run = checkpoints.parent
-    for item in handler.callbacks:
-        if isinstance(item, TensorBoardCallback) and item.logging_dir is None:  # $TENSORBOARD_LOGGING_DIR names none
-            item.logging_dir = str(run.parent / "tensorboard" / run.name)
-
-
-def training_arguments(
-    options: TrainingOptions, checkpoints: Path, *, searching: bool = False, measure_start: bool = False
-) -> TrainingArguments:
-    """Translate our options into transformers' names."""
-    cuda = torch.cuda.is_available()
-    return TrainingArguments(
-        output_dir=str(checkpoints),
-        num_train_epochs=options.epochs,
-        max_steps=options.max_steps or -1,
-        learning_rate=options.peak_learning_rate,
-        per_device_train_batch_size=options.batch_size,
-        per_device_eval_batch_size=options.eval_batch_size,
-        gradient_accumulation_steps=options.gradient_accumulation_steps,
-        # a share below 1; 1 would be a single step
-        warmup_steps=min(options.warmup_ratio, 1 - 1e-9) if options.warmup_steps is None else options.warmup_steps,
-        optim=options.optim,
-        weight_decay=options.weight_decay,
-        adam_beta1=options.adam_beta1,
-        adam_beta2=options.adam_beta2,
-        adam_epsilon=options.adam_epsilon,
-        lr_scheduler_type=options.lr_scheduler,
-        max_grad_norm=options.max_grad_norm,
-        metric_for_best_model=options.metric,
-        greater_is_better=greater_is_better(options.metric),
-        bf16=options.precision == "bf16",
-        seed=options.seed,
-        use_cpu=not (cuda or torch.backends.mps.is_available()),
-        dataloader_pin_memory=cuda,
-        load_best_model_at_end=not searching,
-        eval_on_start=measure_start,
-        restore_callback_states_from_checkpoint=True,
-        include_num_input_tokens_seen="non_padding",
-        remove_unused_columns=False,
-        label_names=["labels"],
-        report_to="none" if searching else options.report_to,
-        disable_tqdm=True,
-        **_schedule(None if searching else options.eval_every),
-        **_checkpointing(options.gradient_checkpointing),
-    )
 
 
 class WeightedMean:
@@ -469,46 +362,3 @@ class RecipeTrainer(Trainer):
         """Put the weights of a checkpoint into the model."""
         self.state.best_model_checkpoint = str(checkpoint)
         super()._load_best_model()
-
-
-class _BestByStep(TrainerCallback):
-    """Name the best checkpoint by where it is now: the state of a checkpoint has the place of its time."""
-
-    def on_train_begin(
-        self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **_: object
-    ) -> None:
-        """Put the place into the state."""
-        if state.best_global_step is not None:
-            state.best_model_checkpoint = str(Path(str(args.output_dir)) / f"checkpoint-{state.best_global_step}")
-
-
-def _schedule(eval_every: str | int | None) -> JsonObject:
-    """Log, evaluate and save at the same steps, or never: the best checkpoint must be one that was measured."""
-    names = ("logging", "eval", "save")
-    if not isinstance(eval_every, int):
-        return {f"{name}_strategy": eval_every or "no" for name in names}
-    return {f"{name}_strategy": "steps" for name in names} | {f"{name}_steps": eval_every for name in names}
-
-
-def _checkpointing(wanted: bool) -> JsonObject:
-    """Turn gradient checkpointing on under the name that this transformers has for it."""
-    if not wanted:
-        return {}
-    known = {item.name for item in fields(TrainingArguments)}
-    name = "activation_checkpointing" if "activation_checkpointing" in known else "gradient_checkpointing"
-    return {name: True, f"{name}_kwargs": {"use_reentrant": False}}
-
-
-def metrics_function(problem: Problem, table: Dataset) -> Callable[[EvalPrediction], dict[str, float]]:
-    """Return what the Trainer calls with the logits and labels of validation, which it reads in the table's order."""
-    groups = table["group"] if "group" in table.column_names else None
-
-    def compute(prediction: EvalPrediction) -> dict[str, float]:
-        logits, labels = np.asarray(prediction.predictions), np.asarray(prediction.label_ids)
-        if not np.isfinite(logits).all():
-            return {}  # the loss, which is no number either, ends the training
-        outputs, found = problem.decode(logits, labels)
-        right = problem.labels_of(table) if found is None else found
-        return problem.decided_on(outputs, right).measure(outputs, right, groups)
-
-    return compute

@@ -21,7 +21,7 @@ from foretoken.attention.packed import PackedBatch
 from foretoken.backbones.base import ADAPTER
 from foretoken.backbones.masks import PrefixMask
 from foretoken.backbones.module_value import Arguments, Keywords
-from foretoken.methods.base import ScoreColumns, SeparatePrefix
+from foretoken.methods.sites import ScoreColumns, SeparatePrefix
 from foretoken.tuner.attention.columns import (
     AdapterColumns,
     PrefixKeys,

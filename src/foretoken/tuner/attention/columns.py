@@ -18,7 +18,7 @@ from torch.nn import functional as F  # noqa: N812 - the name that PyTorch's own
 from foretoken.attention import ExtraColumns, Mask, Weighting, attend, repeat_heads
 from foretoken.attention.kernels import kernel_attention
 from foretoken.attention.rotary import unrotated
-from foretoken.methods.base import ScoreColumns
+from foretoken.methods.sites import ScoreColumns
 from foretoken.tuner.forward.plan import Group
 
 Pair = TypeVar("Pair")

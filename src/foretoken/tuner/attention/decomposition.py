@@ -16,7 +16,7 @@ from torch import Tensor
 from foretoken.attention import Mask, Packed, Weighting, Window, causal_mask
 from foretoken.attention.kernels import kernel_attention
 from foretoken.attention.packed import Document
-from foretoken.methods.base import SeparatePrefix
+from foretoken.methods.sites import SeparatePrefix
 from foretoken.tuner.attention.columns import (
     AdapterColumns,
     BatchColumns,

@@ -21,14 +21,15 @@ from foretoken.backbones import find_backbone
 from foretoken.backbones.base import Stack
 from foretoken.errors import AdapterError
 from foretoken.files import PathLike
-from foretoken.methods import METHODS
-from foretoken.methods.base import ForetokenConfig, FrozenStates
+from foretoken.methods.base import ForetokenConfig
 from foretoken.methods.dimensions import Dimensions
 from foretoken.methods.require import require_choice
-from foretoken.tuner.checkpoints.files import TENSORS, find, read_config, read_tensors
-from foretoken.tuner.dimensions import body_of, dimensions_of, inner_of
-from foretoken.tuner.forward.model_hooks import ModelHooks
-from foretoken.tuner.prefix_init import model_hooks_of, write_states
+from foretoken.methods.sites import FrozenStates
+from foretoken.methods.table import METHODS
+from foretoken.tuner.adapter_files import TENSORS, find, read_config, read_tensors
+from foretoken.tuner.forward.dimensions import body_of, dimensions_of, inner_of
+from foretoken.tuner.model_hooks import ModelHooks, model_hooks_of
+from foretoken.tuner.prefix_init import write_states
 from foretoken.tuner.probe import frozen_states, rotations
 
 Method: TypeAlias = Literal["prefix-tuning", "prompt-tuning"]

@@ -30,10 +30,10 @@ from transformers.utils.loading_report import LoadStateDictInfo
 from foretoken.errors import AdapterError
 from foretoken.files import PathLike
 from foretoken.methods.base import ForetokenConfig
-from foretoken.tuner.checkpoints.files import TENSORS, find
+from foretoken.tuner.adapter_files import TENSORS, find
 from foretoken.tuner.checkpoints.model_card import write_card
 from foretoken.tuner.checks import PREFIX
-from foretoken.tuner.forward.model_hooks import find_model_hooks
+from foretoken.tuner.model_hooks import find_model_hooks
 from foretoken.tuner.tuner import ForetokenModel
 from foretoken.tuner.unchanged import unchanged_on_error
 

@@ -17,6 +17,7 @@ from peft import PeftConfig, PeftModel
 from foretoken.files import PathLike, write_text
 from foretoken.lengthening import hub_name
 from foretoken.methods.base import ForetokenConfig, plain
+from foretoken.methods.table import name_of
 from foretoken.tuner.heads import HEAD_KEY
 from foretoken.tuner.tuner import ForetokenModel
 
@@ -71,10 +72,8 @@ class Described:
 
     @property
     def method(self) -> str:
-        """The method's name, as peft has it in lower case."""
-        if self.config is None:
-            return "full"
-        return str(plain(self.config.peft_type)).removeprefix("FORETOKEN_").lower().replace("_", "-")
+        """The method's name."""
+        return name_of(self.config)
 
     def data(self) -> ModelCardData:
         """Return the card's metadata."""

@@ -17,14 +17,14 @@ from torch import Tensor, nn
 
 from foretoken.errors import AdapterError, quoted
 from foretoken.files import PathLike, atomic_file, write_json
-from foretoken.methods.base import ForetokenConfig, ScoreColumns, Sites, plain
+from foretoken.methods.base import ForetokenConfig, plain
 from foretoken.methods.dimensions import Dimensions
-from foretoken.tuner.checkpoints.files import CONFIG, TENSORS
+from foretoken.methods.sites import ScoreColumns, Sites
+from foretoken.tuner.adapter_files import CONFIG, TENSORS
 from foretoken.tuner.checkpoints.from_peft import ONE_STACK, PROMPTS, name_in_model, split_by_layer
-from foretoken.tuner.forward.model_hooks import ModelHooks
 from foretoken.tuner.forward.plan import Group, Plan
 from foretoken.tuner.forward.sites import NAME
-from foretoken.tuner.prefix_init import model_hooks_of
+from foretoken.tuner.model_hooks import ModelHooks, model_hooks_of
 from foretoken.tuner.probe import adapters_off, frozen_states
 
 

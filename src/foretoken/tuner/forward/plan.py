@@ -7,6 +7,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from enum import Enum, auto
 from functools import cached_property
+from itertools import pairwise
 from types import MappingProxyType
 
 import torch
@@ -372,3 +373,24 @@ def check_names(names: Sequence[str], known: Collection[str]) -> None:
         raise AdapterError(
             f"adapter_names names {unknown[0]!r}, which is not loaded{hint}; loaded: {', '.join(known)} (or {BASE!r})"
         )
+
+
+def check_positions_agree(plan: Plan) -> None:
+    """Raise AdapterError where a document has rows of several adapters that queries would meet in two ways."""
+    rows = {group.adapter: group.adapter in plan.position_free for group in plan.groups if group.prefix_length}
+    if not plan.is_mixed and len(set(rows.values())) > 1:
+        raise AdapterError(
+            f"the active adapters {', '.join(rows)} cannot act together: position_free is set in "
+            f"{', '.join(name for name in rows if rows[name])} alone; activate one of them at a time"
+        )
+
+
+def check_entries_in_turn(plan: Plan) -> None:
+    """Raise AdapterError where a causal prefix would see what has not entered yet of the one before it."""
+    groups = sorted((group for group in plan.groups if group.prefix_length), key=lambda group: group.offset)
+    if plan.is_mixed or all(one.entries()[-1] <= other.entries()[0] for one, other in pairwise(groups)):
+        return
+    raise AdapterError(
+        f"the active adapters {', '.join(group.adapter for group in groups)} cannot act together: a part of one's "
+        "prefix enters before a later layer than another's; activate one of them at a time"
+    )

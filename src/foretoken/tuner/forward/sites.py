@@ -2,7 +2,7 @@
 
 A site is a small module registered under the name ``foretoken`` on a module of the backbone, so that parameters appear
 as ``...layer.3.foretoken.<adapter>...`` while classes, names and state dict of the frozen model stay as they
-are. The hooks that let sites act are in :mod:`foretoken.tuner.forward.model_hooks`.
+are. The hooks that let sites act are in :mod:`foretoken.tuner.model_hooks`.
 
 Shapes: B batch, N text tokens, P length of the prefix, D model width.
 """
@@ -18,7 +18,7 @@ from torch import Tensor, nn
 
 from foretoken.backbones.module_value import Arguments, Keywords
 from foretoken.errors import AdapterError
-from foretoken.methods.base import AttentionEdit, LayerEntry
+from foretoken.methods.sites import AttentionEdit, LayerEntry
 from foretoken.tuner.forward.plan import Group, PassState, Plan
 
 NAME = "foretoken"

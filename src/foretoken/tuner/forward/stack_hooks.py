@@ -27,14 +27,21 @@ from foretoken.backbones.base import Backbone, Stack, unchanged
 from foretoken.backbones.masks import prefix_without_positions, with_positions
 from foretoken.backbones.module_value import Arguments, Keywords
 from foretoken.backbones.pooling import POOLING
-from foretoken.methods.base import LayerEntry
 from foretoken.methods.dimensions import Dimensions
-from foretoken.tuner.checks import check_entries_in_turn, check_positions_agree
+from foretoken.methods.sites import LayerEntry
 from foretoken.tuner.forward.mixed_batch import hook_names
-from foretoken.tuner.forward.plan import PassState, Phase, Plan, entries_of, make_groups
+from foretoken.tuner.forward.plan import (
+    PassState,
+    Phase,
+    Plan,
+    check_entries_in_turn,
+    check_positions_agree,
+    entries_of,
+    make_groups,
+)
+from foretoken.tuner.forward.quantised import compute_type
 from foretoken.tuner.forward.rows import RowParameters
 from foretoken.tuner.forward.sites import NAME, EntrySite, Site
-from foretoken.tuner.quantised import compute_type
 
 PREFIX = "_foretoken_prefix"  # where a key-value cache remembers the prefix that it was begun with
 Output: TypeAlias = Tensor | tuple[Any, ...] | ModelOutput  # of a stack, or of a module in it

@@ -9,7 +9,7 @@ from collections.abc import Mapping, Sequence
 from functools import lru_cache
 
 from foretoken.data.examples import OUTSIDE
-from foretoken.data.readers.rows import label_name
+from foretoken.data.readers.labels import label_name
 from foretoken.errors import DataError
 
 _NO_BLANKS = re.compile(  # letters of scripts without blanks between words

@@ -9,10 +9,10 @@ import torch
 from torch import Tensor, nn
 
 from foretoken.attention import repeat_heads
-from foretoken.methods.base import FrozenStates, ScoreColumns, Sites
 from foretoken.methods.dimensions import AttentionShape, Dimensions
-from foretoken.methods.prefix import Prefix, PrefixConfig, ProjectedPrefix, prefixes_of_widths, write_prefix
+from foretoken.methods.prefixes.prefix import Prefix, PrefixConfig, ProjectedPrefix, prefixes_of_widths, write_prefix
 from foretoken.methods.require import require_positive
+from foretoken.methods.sites import FrozenStates, ScoreColumns, Sites
 
 
 @dataclass
@@ -58,6 +58,7 @@ class DecoupledPrefixConfig(PrefixConfig):
     )
 
     method_type: ClassVar[str] = "FORETOKEN_DECOUPLED_PREFIX"
+    usual_rate: ClassVar[float | None] = 0.01
 
     def validate(self) -> None:
         """Raise ConfigError for values that cannot work."""

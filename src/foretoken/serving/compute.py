@@ -14,14 +14,14 @@ import torch
 from peft import PeftConfig
 from torch import Tensor, nn
 
+from foretoken.bank.bank import AdapterBank, AdapterInfo, task_of
+from foretoken.bank.heads import GLOBAL
 from foretoken.data.problems import QUESTION_ANSWERING
 from foretoken.errors import AdapterError, BackboneError
 from foretoken.inference.predictor import Predictor, load_for_inference
 from foretoken.inference.shared_base import SharedBase
 from foretoken.training.problems.question_answering import token_types_passed_on
-from foretoken.tuner.bank.bank import AdapterBank, AdapterInfo, task_of
-from foretoken.tuner.bank.heads import GLOBAL
-from foretoken.tuner.dimensions import body_of, inner_of
+from foretoken.tuner.forward.dimensions import body_of, inner_of
 from foretoken.tuner.heads import logits_of_summaries, pool_of, row_summaries
 
 log = logging.getLogger(__name__)

@@ -13,7 +13,7 @@ from torch import Tensor
 
 from foretoken.errors import AdapterError, cut, quoted
 from foretoken.files import PathLike, readable_object
-from foretoken.tuner.checkpoints.files import CONFIG, TENSORS, find, open_tensors, read_config
+from foretoken.tuner.adapter_files import CONFIG, TENSORS, find, open_tensors, read_config
 from foretoken.tuner.checks import PREFIX, is_finite
 from foretoken.tuner.tuner import without_wrapper
 

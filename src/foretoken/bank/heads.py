@@ -23,11 +23,12 @@ from transformers import (
 
 from foretoken.backbones.base import Backbone
 from foretoken.backbones.pooling import ATTENTION, POOLING, POOLS, summaries
+from foretoken.bank.per_document import RowCalls
+from foretoken.bank.rows import RowStore, layout_of
+from foretoken.bank.saved import canonical
 from foretoken.errors import AdapterError, cut
-from foretoken.tuner.bank.reading import canonical
-from foretoken.tuner.dimensions import body_of
-from foretoken.tuner.forward.per_row import RowCalls
-from foretoken.tuner.forward.rows import RowParameters, RowStore, layout_of
+from foretoken.tuner.forward.dimensions import body_of
+from foretoken.tuner.forward.rows import RowParameters
 from foretoken.tuner.heads import CLASSIFIER, replace_head
 
 ATTENDED = "attention"  # the pool that scores tokens

@@ -18,11 +18,7 @@ from foretoken.backbones import find_backbone
 from foretoken.backbones.fast_maps import FastMaps
 from foretoken.backbones.packing import HEAD_INPUTS, HeadInputs
 from foretoken.backbones.pooling import of_documents
-from foretoken.errors import AdapterError, quoted
-from foretoken.files import PathLike
-from foretoken.methods.base import ForetokenConfig
-from foretoken.methods.dimensions import Dimensions
-from foretoken.tuner.bank.forms import (
+from foretoken.bank.forms import (
     AdapterForm,
     LoraMaps,
     check_new_form,
@@ -32,15 +28,20 @@ from foretoken.tuner.bank.forms import (
     parts_of,
     plain_adapter,
 )
-from foretoken.tuner.bank.heads import ANSWERS, CLASSES, GLOBAL, HeadForm, HeadModel, head_in
-from foretoken.tuner.bank.reading import SavedAdapter, canonical, given_adapter, read_adapter
+from foretoken.bank.heads import ANSWERS, CLASSES, GLOBAL, HeadForm, HeadModel, head_in
+from foretoken.bank.rows import check_holds
+from foretoken.bank.saved import SavedAdapter, canonical, given_adapter, read_adapter
+from foretoken.errors import AdapterError, quoted
+from foretoken.files import PathLike
+from foretoken.methods.base import ForetokenConfig
+from foretoken.methods.dimensions import Dimensions
 from foretoken.tuner.checks import check_same_backbone
-from foretoken.tuner.dimensions import body_of, dimensions_of
-from foretoken.tuner.forward.model_hooks import HOOKS, ModelHooks, find_model_hooks
+from foretoken.tuner.forward.dimensions import body_of, dimensions_of
 from foretoken.tuner.forward.plan import BASE, check_names
-from foretoken.tuner.forward.rows import RowParameters, check_holds
+from foretoken.tuner.forward.rows import RowParameters
 from foretoken.tuner.forward.sites import NAME, check_adapter_name
 from foretoken.tuner.heads import HEAD_KEY
+from foretoken.tuner.model_hooks import HOOKS, ModelHooks, find_model_hooks
 
 OTHERS = ("ForMultipleChoice",)
 KINDS = {

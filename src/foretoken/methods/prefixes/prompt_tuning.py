@@ -5,10 +5,10 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import ClassVar
 
-from foretoken.methods.base import Sites
 from foretoken.methods.dimensions import Dimensions
-from foretoken.methods.prefix import PrefixConfig, make_prefixes
-from foretoken.methods.prefix_propagation import PropagatedPrefix
+from foretoken.methods.prefixes.prefix import PrefixConfig, make_prefixes
+from foretoken.methods.prefixes.prefix_propagation import PropagatedPrefix
+from foretoken.methods.sites import Sites
 
 
 @dataclass

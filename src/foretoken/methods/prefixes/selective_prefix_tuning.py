@@ -15,11 +15,11 @@ from torch import Tensor
 from torch.nn import functional
 
 from foretoken.errors import ConfigError
-from foretoken.methods.base import Sites
 from foretoken.methods.dimensions import Dimensions
-from foretoken.methods.prefix import Prefix, PrefixConfig, ProjectedPrefix
-from foretoken.methods.prefix_tuning import PrefixColumns, prefix_sites
+from foretoken.methods.prefixes.prefix import Prefix, PrefixConfig, ProjectedPrefix
+from foretoken.methods.prefixes.prefix_tuning import PrefixColumns, prefix_sites
 from foretoken.methods.require import require_fraction
+from foretoken.methods.sites import Sites
 
 
 @dataclass

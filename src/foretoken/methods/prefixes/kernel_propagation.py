@@ -10,11 +10,12 @@ from torch import Tensor, nn
 
 from foretoken.attention.kernels import PERFORMER, orthogonal_features
 from foretoken.errors import BackboneError, ConfigError
-from foretoken.methods.base import ForetokenConfig, SeparatePrefix, Sites
+from foretoken.methods.base import ForetokenConfig
 from foretoken.methods.dimensions import AttentionShape, Dimensions
-from foretoken.methods.prefix import PrefixConfig
-from foretoken.methods.prefix_propagation import propagated_prefixes
+from foretoken.methods.prefixes.prefix import PrefixConfig
+from foretoken.methods.prefixes.prefix_propagation import propagated_prefixes
 from foretoken.methods.require import require_choice, require_int
+from foretoken.methods.sites import SeparatePrefix, Sites
 
 Kernel = Literal["exponential", "linear", "polynomial", "rbf", "performer"]
 TextKernel = Literal["exponential", "linear", "polynomial", "rbf"]

@@ -22,8 +22,8 @@ from foretoken.backbones.base import Stack
 from foretoken.backbones.module_value import Arguments, Keywords
 from foretoken.errors import BackboneError
 from foretoken.tuner.checks import ADAPTERS_NAME
-from foretoken.tuner.dimensions import body_of, inner_of
-from foretoken.tuner.forward.model_hooks import find_model_hooks
+from foretoken.tuner.forward.dimensions import body_of, inner_of
+from foretoken.tuner.model_hooks import find_model_hooks
 
 
 def first_trained_layer(model: nn.Module) -> int:

@@ -12,17 +12,18 @@ from peft import LoraConfig, PeftConfig
 from peft.utils.other import get_pattern_key
 from torch import Tensor, nn
 
+from foretoken.bank.per_document import row_module
+from foretoken.bank.rows import RowStore, layout_of
+from foretoken.bank.saved import State
 from foretoken.errors import AdapterError, BackboneError, ConfigError, cut
-from foretoken.methods.base import AttentionEdit, ForetokenConfig, OutputEdit, Sites, StackedEdit
+from foretoken.methods.base import ForetokenConfig
 from foretoken.methods.dimensions import Dimensions
 from foretoken.methods.require import require_addition
-from foretoken.tuner.bank.reading import State
+from foretoken.methods.sites import AttentionEdit, OutputEdit, Sites, StackedEdit
 from foretoken.tuner.checks import check_names, check_position_free
-from foretoken.tuner.forward.model_hooks import ModelHooks, Target
-from foretoken.tuner.forward.per_row import row_module
-from foretoken.tuner.forward.rows import RowStore, layout_of
 from foretoken.tuner.forward.sites import NAME
 from foretoken.tuner.limits import PLAIN, check_fits
+from foretoken.tuner.model_hooks import ModelHooks, Target
 from foretoken.tuner.tuner import on_device, targets_by_path
 
 DOWN, UP = "lora_A.weight", "lora_B.weight"

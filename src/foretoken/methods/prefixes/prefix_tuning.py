@@ -9,9 +9,9 @@ from typing import ClassVar
 from torch import Tensor, nn
 
 from foretoken.attention import repeat_heads
-from foretoken.methods.base import FrozenStates, ScoreColumns, Sites
 from foretoken.methods.dimensions import Dimensions
-from foretoken.methods.prefix import Prefix, PrefixConfig, ProjectedPrefix, prefixes_of_widths, write_prefix
+from foretoken.methods.prefixes.prefix import Prefix, PrefixConfig, ProjectedPrefix, prefixes_of_widths, write_prefix
+from foretoken.methods.sites import FrozenStates, ScoreColumns, Sites
 
 
 @dataclass

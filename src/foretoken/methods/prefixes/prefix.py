@@ -11,12 +11,14 @@ import torch
 from torch import Tensor, nn
 
 from foretoken.errors import ConfigError
-from foretoken.methods.base import ForetokenConfig, PrefixStart, Sites
+from foretoken.methods.base import ForetokenConfig, PrefixStart
 from foretoken.methods.dimensions import Dimensions
 from foretoken.methods.require import require_choice, require_fraction, require_int, require_positive
+from foretoken.methods.sites import Sites
 
 Start: TypeAlias = Literal["auto", "random", "positions", "vocabulary", "text", "adapter"]
 STARTS = ("prefix_init", "prefix_init_text", "tokenizer_name_or_path", "prefix_init_adapter")
+NETWORK_RATE = 3e-4  # docs/guide/learning-rate.md
 START_OPTIONS: dict[str, str] = {
     "prefix_init_text": "text",
     "tokenizer_name_or_path": "text",
@@ -83,6 +85,13 @@ class PrefixConfig(ForetokenConfig):
     prefix_init_adapter: str | None = field(
         default=None, metadata={"help": "folder or hub name of the adapter that the prefix starts from"}
     )
+
+    usual_rate: ClassVar[float | None] = 0.03
+
+    @property
+    def learning_rate(self) -> float | None:
+        """That of the method; a network that yields the prefix has its own, whatever the method."""
+        return NETWORK_RATE if self.prefix_projection else self.usual_rate
 
     def validate(self) -> None:
         """Raise ConfigError for values that cannot work."""

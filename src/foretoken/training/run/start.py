@@ -4,30 +4,33 @@ from __future__ import annotations
 
 import hashlib
 import logging
-from collections.abc import Mapping
-from dataclasses import dataclass
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, fields
 from pathlib import Path
+from typing import Any
 
-from peft import PeftConfig, PeftModel
-from torch import Tensor
+from peft import PeftConfig, PeftModel, get_peft_model_state_dict, set_peft_model_state_dict
+from torch import Tensor, nn
 from transformers import PreTrainedModel, PreTrainedTokenizerBase
 
 from foretoken.data.documents import shown
-from foretoken.errors import AdapterError, BackboneError, ConfigError
+from foretoken.errors import AdapterError, BackboneError, ConfigError, quoted
 from foretoken.files import file_digest, refuse_pickles
-from foretoken.methods import METHODS
 from foretoken.methods.base import plain
+from foretoken.methods.table import METHODS
 from foretoken.quiet import quiet_transformers
 from foretoken.training.baseline.tfidf import VOCABULARY
 from foretoken.training.model.load import head_options, load_config, load_errors, load_tokenizer, load_whole
+from foretoken.training.options import HeadOptions
 from foretoken.training.problems import Problem
-from foretoken.training.recipe.recipe import HeadOptions, Recipe
+from foretoken.training.recipe.recipe import Recipe
 from foretoken.training.run.card import Card, read_card
 from foretoken.training.run.fingerprint import refuse_another_base
 from foretoken.training.saved_folder import EXPECTED, adapter_folder
-from foretoken.tuner import HEAD_KEY
-from foretoken.tuner.checkpoints.files import CONFIG, read_tensors
-from foretoken.tuner.checkpoints.warm_start import differing_options, take_up
+from foretoken.tuner.adapter_files import CONFIG, read_tensors
+from foretoken.tuner.checks import PREFIX, check_names, check_tensor
+from foretoken.tuner.forward.dimensions import inner_of
+from foretoken.tuner.heads import HEAD_KEY
 
 log = logging.getLogger(__name__)
 KEY = "start_from"
@@ -153,3 +156,74 @@ class Start:
             if names:
                 log.warning("%d labels are %s: %s", len(names), what, shown(names))
         return [places.get(name) for name in problem.labels]
+
+
+def differing_options(saved: PeftConfig, config: PeftConfig) -> list[str]:
+    """Return the options of the method, with both values, in which a saved adapter and a new one differ."""
+    free = {item.name for item in fields(PeftConfig)} | {"requires", "id2label", "problem_type"}
+    before, now = ({name: comparable(value) for name, value in one.to_dict().items()} for one in (saved, config))
+    return [
+        f"{name}: {quoted(before.get(name))} there, {quoted(now.get(name))} here"
+        for name in {**before, **now}
+        if name not in free and before.get(name) != now.get(name)
+    ]
+
+
+def comparable(value: Any) -> Any:
+    """Return an option's value as JSON holds it, what has no order sorted."""
+    if isinstance(value, set | frozenset):
+        return sorted(map(comparable, value), key=str)
+    return [comparable(item) for item in value] if isinstance(value, list | tuple) else plain(value)
+
+
+def output_layer(model: nn.Module, num_labels: int) -> str:
+    """Return the name of the last linear map of a model's head, which has a row for each label."""
+    inner = inner_of(model)
+    paths = [
+        path.replace(".modules_to_save.default", "")
+        for path, module in inner.named_modules()
+        if isinstance(module, nn.Linear) and module.out_features == num_labels and "original_module" not in path
+    ]
+    return paths[-1]
+
+
+def take_up(model: nn.Module, given: Mapping[str, Tensor], rows: Sequence[int | None] | None) -> None:
+    """Give a model, or the adapter that it has just got, the weights of a saved one, in place.
+
+    Args:
+        model: as it begins: what is not given stays.
+        given: the saved tensors: of the adapter, or of the whole model.
+        rows: for each label its row in the saved head; None for a label that is new, which keeps the row that it has.
+            Without it the outputs have no names, and are the same.
+
+    Raises:
+        AdapterError: the tensors are not those of such a model.
+    """
+    is_adapter = isinstance(model, PeftModel)
+    state = get_peft_model_state_dict(model, save_embedding_layers=False) if is_adapter else model.state_dict()
+    check_names(state.keys() - given.keys(), given.keys() - state.keys(), len(state))
+    taken = dict(given)
+    if rows is not None:
+        output = f"{PREFIX if is_adapter else ''}{output_layer(model, len(rows))}"
+        for name in {f"{output}.weight", f"{output}.bias"} & state.keys():
+            taken[name] = with_rows(state[name], given[name], rows)
+    for name, tensor in taken.items():
+        check_tensor(name, tensor, like=state[name])
+    if is_adapter:
+        set_peft_model_state_dict(model, taken)
+    else:
+        model.load_state_dict(taken)
+
+
+def with_rows(fresh: Tensor, saved: Tensor, rows: Sequence[int | None]) -> Tensor:
+    """Return a tensor with a row for each label: the saved one, or for a new label the fresh one.
+
+    >>> import torch
+    >>> with_rows(torch.zeros(3), torch.tensor([1.0, 2.0]), [1, None, 0]).tolist()
+    [2.0, 0.0, 1.0]
+    """
+    merged = fresh.detach().cpu().clone()
+    for number, row in enumerate(rows):
+        if row is not None:
+            merged[number] = saved[row]
+    return merged

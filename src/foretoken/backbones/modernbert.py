@@ -1,20 +1,31 @@
 """ModernBERT: global and local layers, rotary positions.
 
-The prefix enters right before the first layer: windows and positions are those of the text alone.
+The prefix enters right before the first layer: windows and positions are those of the text alone. The body runs its
+layers itself. The first layer, of our class as all are, packs what it is called with, outside of gradient checkpointing
+and before the prefix enters; the last one unpacks what it returns. Linear maps and norms run without padding, attention
+with it, as in BERT.
 
 Shapes: B batch, N text tokens, P prefix length, K head width.
 """
 
 from __future__ import annotations
 
-import torch
-from torch import Tensor
-from torch.nn import functional as F  # noqa: N812 - the name that PyTorch's own code uses
+from typing import Any
 
-from foretoken.backbones.attention_interface import interface_dimensions, is_attached
+import torch
+from torch import Tensor, nn
+from torch.nn import functional as F  # noqa: N812 - the name that PyTorch's own code uses
+from transformers.models.modernbert.modeling_modernbert import ModernBertEncoderLayer
+
+from foretoken.backbones.attention_interface import (
+    attach_interface,
+    detach_interface,
+    interface_dimensions,
+    is_attached,
+)
 from foretoken.backbones.base import Attention, Backbone, Stack, alone
-from foretoken.backbones.modernbert.packed import attach_modernbert, detach_modernbert
 from foretoken.backbones.module_value import Keywords
+from foretoken.backbones.packing import PACKS, PackingLayer, RotaryPacks, let_layers_pack, stop_layers_packing
 
 
 def extend_rotary(kwargs: Keywords, prefix_mask: Tensor) -> Keywords:
@@ -27,6 +38,24 @@ def extend_rotary(kwargs: Keywords, prefix_mask: Tensor) -> Keywords:
     front = (0, 0, length, 0)
     unrotated = cosine.amax(dim=(0, 1, 2)).expand(cosine.shape[0], length, cosine.shape[2])
     return {**kwargs, "position_embeddings": (torch.cat([unrotated, cosine], dim=1), F.pad(sine, front))}
+
+
+class PackingModernBertLayer(PackingLayer, ModernBertEncoderLayer):
+    """ModernBERT's layer, which packs."""
+
+
+def attach_modernbert(body: nn.Module, attentions: list[nn.Module]) -> None:
+    """Let attention ask its adapter, and the body pack its batches."""
+    attach_interface(body, attentions)
+    if PACKS.get(body) is None:
+        layers: Any = body.get_submodule("layers")
+        let_layers_pack(RotaryPacks(body, list(layers), "attn"), PackingModernBertLayer)
+
+
+def detach_modernbert(body: nn.Module, attentions: list[nn.Module]) -> None:
+    """Let them be transformers' own again."""
+    detach_interface(body, attentions)
+    stop_layers_packing(body, ModernBertEncoderLayer)
 
 
 MODERNBERT = Backbone(

@@ -8,9 +8,9 @@ from typing import ClassVar
 import torch
 from torch import Tensor, nn
 
-from foretoken.methods.base import FrozenStates, LayerEntry, Sites
 from foretoken.methods.dimensions import Dimensions
-from foretoken.methods.prefix import Prefix, PrefixConfig, ProjectedPrefix, make_prefixes, write_prefix
+from foretoken.methods.prefixes.prefix import Prefix, PrefixConfig, ProjectedPrefix, make_prefixes, write_prefix
+from foretoken.methods.sites import FrozenStates, LayerEntry, Sites
 
 
 @dataclass

@@ -12,12 +12,13 @@ from torch.utils.hooks import RemovableHandle
 
 from foretoken.backbones.base import ADAPTER, Attention, Backbone, Stack
 from foretoken.backbones.module_value import Arguments, Keywords, ModuleValue, Removable
-from foretoken.errors import AdapterError
-from foretoken.methods.base import ForetokenConfig, Sites
+from foretoken.errors import AdapterError, did_you_mean
+from foretoken.methods.base import ForetokenConfig
 from foretoken.methods.dimensions import Dimensions, Place
+from foretoken.methods.sites import Sites
 from foretoken.tuner.attention.adapter import TunedAttention
-from foretoken.tuner.dimensions import body_of, inner_of
 from foretoken.tuner.forward.call_through import ThroughHooks, follow_class
+from foretoken.tuner.forward.dimensions import body_of, inner_of
 from foretoken.tuner.forward.plan import FAST
 from foretoken.tuner.forward.sites import NAME, AroundModule, EntrySite, OutputSite, Site, site_class
 from foretoken.tuner.forward.stack_hooks import ModelState, StackHooks
@@ -171,6 +172,22 @@ HOOKS = ModuleValue[ModelHooks]("_foretoken_hooks")  # of a model's body
 def find_model_hooks(model: nn.Module) -> ModelHooks | None:
     """Return the hooks of a model; None for one without an adapter of foretoken's."""
     return HOOKS.get(body_of(inner_of(model)))
+
+
+def model_hooks_of(model: nn.Module, adapter_name: str) -> ModelHooks:
+    """Return the hooks of a model with this adapter.
+
+    Raises:
+        AdapterError: the model has no such adapter of foretoken's.
+    """
+    model_hooks = find_model_hooks(model)
+    built = {} if model_hooks is None else model_hooks.built
+    if model_hooks is None or adapter_name not in built:
+        hint = did_you_mean(adapter_name, built)
+        raise AdapterError(
+            f"no adapter {adapter_name!r} of foretoken{hint}; the model has: {', '.join(built) or 'none'}"
+        )
+    return model_hooks
 
 
 class BeforeLayer:

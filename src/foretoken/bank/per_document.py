@@ -17,7 +17,7 @@ import torch
 from torch import Tensor, nn
 from torch.func import functional_call, vmap
 
-from foretoken.methods.base import AttentionEdit, LayerEntry, OutputEdit, ScoreColumns, SeparatePrefix
+from foretoken.methods.sites import AttentionEdit, LayerEntry, OutputEdit, ScoreColumns, SeparatePrefix
 from foretoken.tuner.forward.rows import Layout, RowParameters
 from foretoken.tuner.forward.sites import edits_text
 

@@ -1,1 +1,0 @@
-"""ModernBERT: the declaration, and the packed layers."""

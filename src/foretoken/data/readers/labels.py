@@ -1,0 +1,222 @@
+"""The labels of rows, and rows as documents."""
+
+from __future__ import annotations
+
+import ast
+import json
+import math
+import re
+from collections.abc import Iterable, Mapping, Sequence
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+from foretoken.data.documents import Document, is_empty
+from foretoken.data.problems import (
+    CLASSIFICATION,
+    MULTI_LABEL,
+    REGRESSION,
+)
+from foretoken.data.readers.notes import note
+from foretoken.data.readers.rows import ColumnNames, Row, read_each, row_id, text_value, whole
+from foretoken.errors import DataError
+
+_SEPARATORS = (";", "|", ",", "\n", "\t")  # that may stand between the labels of one column
+_ABSENT, _PRESENT = ("0", "0.0", "false", "no"), ("1", "1.0", "true", "yes")  # what columns of one label each hold
+
+
+def documents_from_rows(source: Path | str, rows: Iterable[Row], columns: ColumnNames) -> list[Document]:
+    """Return checked documents; the column ``id`` is used where there is one, else the row's number.
+
+    Raises:
+        DataError: no rows, or one with a missing value, a text that is no string, a label that is no number where the
+            problem is regression, an empty text, a repeated id.
+    """
+    none = f"{source}: has no documents; expected at least one row of data"
+    return read_each(rows, partial(_document, columns), columns, none)
+
+
+def _document(columns: ColumnNames, where: str, values: Mapping[str, object], number: int) -> Document:
+    label, problem = columns.label, columns.problem
+    return not_empty(
+        Document(
+            id=row_id(where, values, number),
+            text=text_value(where, values[columns.text], columns.text),
+            text_pair=columns.text_pair and text_value(where, values[columns.text_pair], columns.text_pair),
+            label=_one_label(where, values[label], label) if label is not None and problem == CLASSIFICATION else None,
+            value=label_numbers(columns, where, values) if label is not None and problem == REGRESSION else None,
+            labels=labels_of_row(columns, where, values) if label is not None and problem == MULTI_LABEL else None,
+            where=where,
+        )
+    )
+
+
+def not_empty(document: Document) -> Document:
+    """Return a document that has text; DataError for any other."""
+    if is_empty(document):
+        raise DataError(f"{document.where}: the document is empty, id {document.id!r}; fill in its text, or remove it")
+    return document
+
+
+def label_name(where: str, value: object, column: str) -> str:
+    """Return a label as text: booleans as true and false, whole numbers without a decimal point.
+
+    >>> label_name("x.jsonl:1", True, "label"), label_name("x.jsonl:1", 3.0, "label")
+    ('true', '3')
+    """
+    if isinstance(value, str) and value.strip():
+        return whole(where, value.strip(), column)
+    if value is None or value != value or isinstance(value, str):
+        raise DataError(f"{where}: column {column!r} has no value; give every document a label or remove the row")
+    if isinstance(value, bool):
+        return "true" if value else "false"
+    if isinstance(value, float):
+        return str(int(value)) if value.is_integer() else str(value)
+    if isinstance(value, int):
+        return str(value)
+    raise DataError(f"{where}: column {column!r} holds {value!r:.80}, expected one class name or number per document")
+
+
+def _one_label(where: str, value: object, column: str) -> str:
+    """Return the label that a value is, or the only one of a list."""
+    items = written_list(value.strip()) if isinstance(value, str) else value
+    if not isinstance(items, list | tuple):
+        return label_name(where, value, column)
+    if len(items) > 1:
+        raise DataError(
+            f"{where}: column {column!r} holds {value!r:.80}, expected one class name or number per document; for "
+            f"several set problem: {MULTI_LABEL}"
+        )
+    return label_name(where, next(iter(items), None), column)
+
+
+def labels_of_row(columns: ColumnNames, where: str, values: Mapping[str, object]) -> tuple[str, ...]:
+    """Return the labels of a row, each once; a row may have none.
+
+    They are those of the columns that hold 1, or in one column a list, a list written as text, or a text with a
+    separator.
+
+    >>> columns = ColumnNames(label="topics", problem="multi-label-classification", label_separator=";")
+    >>> labels_of_row(columns, "x.csv:2", {"topics": "grain; corn;"}), labels_of_row(columns, "x.csv:3", {"topics": ""})
+    (('grain', 'corn'), ())
+    >>> labels_of_row(columns, "x.csv:4", {"topics": "['cs.LG', 'cs.CV']"})
+    ('cs.LG', 'cs.CV')
+    """
+    if columns.label_columns:
+        return tuple(name for name in columns.label_columns if _is_set(where, values[name], name))
+    name = str(columns.label)
+    items = _label_items(where, values[name], name, columns.label_separator)
+    return tuple(dict.fromkeys(label_name(where, item, name) for item in items))
+
+
+def _is_set(where: str, value: object, column: str) -> bool:
+    word = "" if value is None else str(value).strip().casefold()
+    if word in _ABSENT or word in _PRESENT:
+        return word in _PRESENT
+    raise DataError(f"{where}: column {column!r} holds {value!r:.80}, expected 0 or 1: it is one of label_columns")
+
+
+def _label_items(where: str, value: Any, column: str, separator: str | None) -> Sequence[object]:
+    if value is None or value != value:
+        return ()
+    if isinstance(value, list | tuple):
+        return value
+    if not isinstance(value, str):
+        return (value,)
+    text = value.strip()
+    if (items := written_list(text)) is not None:
+        return items
+    if separator is not None:
+        return [item for item in text.split(separator) if item.strip()]
+    sign = next((sign for sign in _SEPARATORS if sign in text), None)
+    if sign is not None:
+        raise DataError(
+            f"{where}: column {column!r} holds {text!r:.80}, which may be several labels; say what stands between "
+            f"them, as in data.label_separator: {sign!r} (a sign that no label has, where it is one label)"
+        )
+    return (text,) if text else ()
+
+
+def written_list(text: str) -> list[object] | None:
+    """Return the list of labels that a text is, as JSON or as Python writes it; None for any other text."""
+    if not (text.startswith("[") and text.endswith("]")):
+        return None
+    for read in (json.loads, ast.literal_eval):
+        try:
+            items = read(text)
+        except (ValueError, SyntaxError, RecursionError, MemoryError):
+            continue
+        return items if isinstance(items, list) else None
+    return None
+
+
+def label_numbers(columns: ColumnNames, where: str, values: Mapping[str, object]) -> float | tuple[float, ...]:
+    """Return the number that a row's label is, or those of its label columns."""
+    if columns.label_columns:
+        return tuple(label_value(where, values[name], name) for name in columns.label_columns)
+    return label_value(where, values[str(columns.label)], str(columns.label))
+
+
+def label_value(where: str, value: Any, column: str) -> float:
+    """Return the number that a label of a regression is.
+
+    >>> label_value("x.csv:2", " 2.50", "score")
+    2.5
+    """
+    if value is None or (isinstance(value, str) and not value.strip()):
+        raise DataError(f"{where}: column {column!r} has no value; give every document a number or remove the row")
+    try:
+        number = math.nan if isinstance(value, bool) else float(value)
+    except (TypeError, ValueError, OverflowError):
+        number = math.nan
+    if not math.isfinite(number):
+        several = "several numbers have a column each: data.label_columns"
+        hint = several if isinstance(value, list) else "with a decimal comma: data.format.decimal"
+        raise DataError(f"{where}: column {column!r} holds {value!r:.80}, expected a number ({hint})")
+    return number
+
+
+def with_decimal_points(source: Path | str, rows: Iterable[Row], column: str, sign: str) -> Iterable[Row]:
+    """Return the rows with a decimal point in a column, where its sign is a comma, or every value leaves no doubt."""
+    rows = list(rows)
+    values = [str(row[column]) for _, row in rows if not isinstance(row, DataError)]
+    thousands = all(re.fullmatch(r"[-+]?\d{1,3},\d{3}", value) for value in values)
+    if sign == "auto" and all(re.fullmatch(r"[-+]?\d+,\d+", value) for value in values) and not thousands:
+        note(source, f"column {column!r} has decimal commas; data.format.decimal can say otherwise", kind=column)
+        sign = ","
+    if sign != ",":
+        return rows
+    return [(w, r if isinstance(r, DataError) else {**r, column: str(r[column]).replace(",", ".")}) for w, r in rows]
+
+
+def names_of_labels(where: str, value: object, names: Sequence[str] | None) -> object:
+    """Return the class name of a class number, or those of a list of them; any other value unchanged.
+
+    Raises:
+        DataError: a number outside the classes (-1 marks documents without a label).
+    """
+    if names is not None and isinstance(value, list):
+        return [names_of_labels(where, item, names) for item in value]
+    if names is None or not isinstance(value, int):
+        return value
+    if not 0 <= value < len(names):
+        raise DataError(
+            f"{where}: class number {value} is not among the {len(names)} classes; documents without a "
+            "label (-1) "
+            "can be neither trained on nor scored"
+        )
+    return names[value]
+
+
+def class_names(features: Mapping[str, Any]) -> dict[str, list[str]]:
+    """Return the names of classes by column, of columns of class numbers and of lists of them."""
+    items = {column: getattr(feature, "feature", feature) for column, feature in features.items()}
+    return {column: [*item.names] for column, item in items.items() if getattr(item, "names", None)}
+
+
+def named_row(where: str, values: Mapping[str, object], names: Mapping[str, Sequence[str]]) -> Row:
+    """Return the row with class names in place of the class numbers of these columns."""
+    try:
+        return where, {name: names_of_labels(where, value, names.get(name)) for name, value in values.items()}
+    except DataError as error:
+        return where, error

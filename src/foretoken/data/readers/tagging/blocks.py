@@ -1,0 +1,250 @@
+"""The lines of files with one word and its tag per line, by sentence."""
+
+from __future__ import annotations
+
+import re
+from collections import Counter
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass, replace
+from functools import partial
+from itertools import groupby
+from pathlib import Path
+
+from foretoken.data.documents import shown
+from foretoken.data.readers.files import as_text, kind_of, read_unpacked, text_lines
+from foretoken.data.readers.notes import note
+from foretoken.data.readers.rows import ColumnNames, is_column_number
+from foretoken.data.readers.tagging.schemes import ENTITY_TAG
+from foretoken.data.readers.tagging.sentences import Placed, Sentence, placed
+from foretoken.errors import DataError
+
+_DOCSTART = "-DOCSTART-"
+_DOC = "#doc"
+_FORMAT = "write one word per line, with its tag (CoNLL), as .conll, .tsv or .txt"
+_DEFAULTS = ("", ColumnNames.text, ColumnNames.label)
+_NO_WORD = re.compile("[0-9]+[-.][0-9]+")  # the number of several words (1-2), or of one that is only thought (1.1)
+_UD_COLUMNS, _UD_TAG = 10, 4  # of CoNLL-U: ID FORM LEMMA UPOS XPOS FEATS HEAD DEPREL DEPS MISC
+_UD_MISC = re.compile(r"_|[^\s=]+=.*")
+Line = tuple[str, list[str] | DataError]  # where it is, and its fields, or why there are none; no fields end a sentence
+
+
+@dataclass(frozen=True)
+class Block:
+    """The lines of a sentence, its document and its id, where these are known."""
+
+    lines: Sequence[Line]
+    document: str | None = None
+    name: str | None = None
+
+
+@dataclass(frozen=True)
+class Places:
+    """The columns that are read, from 0; a negative one counts from the last.
+
+    Attributes:
+        word: that of the words.
+        tag: that of their tags; None where these are not looked at.
+        is_numbered: whether the first column numbers the words.
+    """
+
+    word: int = 0
+    tag: int | None = -1
+    is_numbered: bool = False
+
+
+def layout_of(source: str, lines: Iterable[Line], columns: ColumnNames) -> tuple[list[Block], Places]:
+    """Return lines by sentence, and which of their columns are read: those that are named, or that leave no doubt.
+
+    Raises:
+        DataError: several columns may be meant; the message has the option that says which.
+    """
+    lines = [*lines]
+    width = max((len(fields) for _, fields in lines if isinstance(fields, list)), default=0)
+    named = {"word": columns.text, "tag": columns.label, "sentence": columns.sentence, "group": columns.group}
+    numbers = {name: int(column) - 1 for name, column in named.items() if column and is_column_number(column)}
+    for name, column in named.items():
+        if columns.is_exact and name not in numbers and column not in (None, *_DEFAULTS):
+            raise DataError(
+                f"{source}: names no columns, and data.{name}_column is {column!r}; expected the number of a column, "
+                "from 1, or a file whose first line names its columns"
+            )
+    if not columns.is_exact:
+        numbers = {name: place for name, place in numbers.items() if place < width}
+    blocks = blocks_of(lines, numbers.get("sentence"), numbers.get("group"))
+    places = places_of(blocks, numbers.get("word"), None if columns.label is None else numbers.get("tag", -1))
+    if places.is_numbered:
+        note(source, "the first column numbers the words; data.word_column: 1 would read it", kind="numbers of words")
+    if places.tag is not None and "tag" not in numbers:
+        places = replace(places, tag=_tag_place(source, blocks, places))
+    return blocks, places
+
+
+def _tag_place(source: str, blocks: Sequence[Block], places: Places) -> int:
+    """Return the column of the tags: the last one that holds entities, that of word classes in CoNLL-U, or the last.
+
+    Raises:
+        DataError: several columns may be meant; the message has the option that says which.
+    """
+    types = _entities(blocks)
+    last = types.pop(-1, Counter[str]())
+    others = {number: kinds for number, kinds in types.items() if kinds and kinds != last}
+    nested = {number: kinds for number, kinds in others.items() if last and last.keys() <= kinds.keys()}
+    candidates = nested or ({} if last else others)
+    if len(candidates) > 1 or nested:
+        described = shown([f"{number} ({', '.join(sorted(kinds)[:5])})" for number, kinds in candidates.items()])
+        beside = " beside the last one" if nested else ""
+        raise DataError(
+            f"{source}: entities are in the columns {described}{beside}; say which one holds the tags, as in "
+            f"--data.tag_column {next(iter(candidates))}"
+        )
+    number = next(iter(candidates), None if last or not _is_conllu(blocks, places) else _UD_TAG)
+    if number is not None:
+        why = "the last one has no entities" if candidates else "those of CoNLL-U for UPOS; data.tag_column: 5 is XPOS"
+        note(source, f"tags are read from column {number}: {why}", kind="column of tags")
+    return -1 if number is None else number - 1
+
+
+def _is_conllu(blocks: Sequence[Block], places: Places) -> bool:
+    fields = [fields for block in blocks for _, fields in block.lines if isinstance(fields, list)]
+    return places.is_numbered and all(len(row) == _UD_COLUMNS and _UD_MISC.fullmatch(row[-1]) for row in fields)
+
+
+def _entities(blocks: Iterable[Block]) -> dict[int, Counter[str]]:
+    """Return the columns behind the first, from 1, whose every value is a tag of entities: how often each type occurs.
+
+    The last column is there as -1 too, as lines may differ in their number of columns.
+    """
+    types: dict[int, Counter[str]] | None = None
+    for fields in (fields for block in blocks for _, fields in block.lines if isinstance(fields, list)):
+        tags = {number: tag for number, tag in _numbered(fields) if ENTITY_TAG.fullmatch(tag)}
+        types = {number: types[number] if types else Counter() for number in (types or tags) if number in tags}
+        for number in types:
+            types[number].update([tags[number][2:]] if len(tags[number]) > 1 else [])
+    return types or {}
+
+
+def _numbered(fields: Sequence[str]) -> Iterator[tuple[int, str]]:
+    yield from enumerate(fields[1:], start=2)
+    if len(fields) > 1:
+        yield -1, fields[-1]
+
+
+def text_of(path: Path, encoding: str) -> str:
+    """Return the text of a file of words; DataError for what is none."""
+    content = read_unpacked(path)
+    what = kind_of(content, _FORMAT) or ""
+    if _FORMAT in what:
+        raise DataError(f"{path}:1:1: not text but {what}")
+    return as_text(path, content, encoding)
+
+
+def lines_of(path: Path, encoding: str) -> Iterator[Line]:
+    """Yield the lines of a text file, as their fields."""
+    lines = enumerate(text_lines(text_of(path, encoding)), start=1)
+    return ((f"{path}:{number}", fields_of(line)) for number, line in lines)
+
+
+def fields_of(line: str) -> list[str]:
+    """Return the fields of a line, which tabs or else blanks separate."""
+    # only blanks and tabs: a no-break space and the like are part of a word
+    line = line.rstrip(" \t")
+    return line.split("\t") if "\t" in line else [field for field in line.split(" ") if field]
+
+
+def blocks_of(lines: Iterable[Line], sentence: int | None = None, document: int | None = None) -> list[Block]:
+    """Return the lines of every sentence, without the comments before it.
+
+    A sentence ends at a line without fields, at a document's end, and where the column ``sentence`` has another value;
+    no value there is that of the line before. The column ``document`` holds the document's name.
+    """
+    number, documents, name, key = 0, 0, None, None
+    marked: list[tuple[tuple[int, str | None, str | None], Line]] = []
+    for where, fields in lines:
+        if isinstance(fields, list):
+            if _begins_document(fields):
+                documents, number = documents + 1, number + 1
+                name = fields[1] if fields[0] == _DOC and len(fields) > 1 else str(documents)
+                continue
+            if not any(field.strip() for field in fields):
+                number += 1
+                continue
+            if sentence is not None and _field(fields, sentence) not in ("", key):
+                key, number = _field(fields, sentence), number + 1
+            name = name if document is None else _field(fields, document) or name
+        marked.append(((number, name, key), (where, fields)))
+    groups = groupby(marked, key=lambda item: item[0])
+    blocks = [Block(_without_comments([line for _, line in items]), name, key) for (_, name, key), items in groups]
+    return [block for block in blocks if block.lines]
+
+
+def _field(fields: Sequence[str], place: int) -> str:
+    return fields[place].strip() if place < len(fields) else ""
+
+
+def _begins_document(fields: Sequence[str]) -> bool:
+    if not fields:
+        return False
+    # '#doc' with a tag is a word, a hashtag
+    return fields[0] == _DOCSTART or (fields[0] == _DOC and not ENTITY_TAG.fullmatch(fields[-1]))
+
+
+def _without_comments(lines: Sequence[Line]) -> Sequence[Line]:
+    """Return the lines of a sentence without the comments that they begin with; '#' with a tag is a word."""
+    for place, (_, fields) in enumerate(lines):
+        if not isinstance(fields, list) or fields[0] != "#" or len(fields) < 2:
+            return lines[place:]
+        behind = [rest for _, rest in lines[place + 1 :] if isinstance(rest, list)]
+        is_of_words = not behind or len(fields) == len(behind[-1])
+        has_tag = ENTITY_TAG.fullmatch(fields[-1]) or not all(ENTITY_TAG.fullmatch(rest[-1]) for rest in behind)
+        if fields[2:3] != ["="] and is_of_words and has_tag:
+            return lines[place:]
+    return ()
+
+
+def places_of(blocks: Sequence[Block], word: int | None, tag: int | None) -> Places:
+    """Return where words and tags are; words behind their numbers, as in Universal Dependencies, or else first."""
+    is_numbered = word != 0 and 2 * sum(_is_numbered(block, tag is not None) for block in blocks) > len(blocks)
+    return Places(int(is_numbered) if word is None else word, tag, is_numbered)
+
+
+def _is_numbered(block: Block, is_tagged: bool) -> bool:
+    """Say whether the first column counts the words of a sentence, from 0 or 1, beside what are no words."""
+    rows = [fields for _, fields in block.lines if isinstance(fields, list)]
+    if any(len(fields) < 2 or (len(fields) == 2 and (is_tagged or ENTITY_TAG.fullmatch(fields[1]))) for fields in rows):
+        return False
+    names = [fields[0] for fields in rows if not _NO_WORD.fullmatch(fields[0])]
+    return bool(names) and any(
+        names == [str(number) for number in range(begin, begin + len(names))] for begin in (0, 1)
+    )
+
+
+def read_blocks(blocks: Sequence[Block], places: Places) -> list[Placed]:
+    """Return the sentences of blocks, each with where it begins."""
+    return [placed(block.lines[0][0], block, partial(_sentence, places)) for block in blocks]
+
+
+def _sentence(places: Places, where: str, block: Block) -> Sentence:
+    words: list[tuple[str, str, str]] = []
+    for place, fields in block.lines:
+        if isinstance(fields, DataError):
+            raise fields
+        if not (places.is_numbered and _NO_WORD.fullmatch(fields[0])):
+            words.append((place, *_word_and_tag(place, fields, places)))
+    if not words:
+        raise DataError(f"{where}: the sentence has no words")
+    at, texts, tags = zip(*words, strict=True)
+    return Sentence(texts, () if places.tag is None else tags, at, block.name, block.document)
+
+
+def _word_and_tag(where: str, fields: Sequence[str], places: Places) -> tuple[str, str]:
+    needed = max(places.word + 1, 1 if places.tag is None else max(2, places.tag + 1))
+    if len(fields) < needed:
+        expected = "word" if places.tag is None else "word and its tag, separated by a tab or blanks"
+        raise DataError(
+            f"{where}: the line has {len(fields)} column{'' if len(fields) == 1 else 's'} ({' '.join(fields)!r}), "
+            f"expected at least {needed}: a {expected}"
+        )
+    word = fields[places.word]
+    if not word.strip():
+        raise DataError(f"{where}: the word is empty; remove the line, or leave it wholly blank to end the sentence")
+    return word, "" if places.tag is None else fields[places.tag]

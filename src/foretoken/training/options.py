@@ -1,0 +1,263 @@
+"""The parts of a recipe, as frozen dataclasses with a help text per field."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Literal
+
+from foretoken.errors import ConfigError
+from foretoken.limits import LONGEST_DOCUMENT, MOST_DOCUMENTS, MOST_EPOCHS, MOST_STEPS, MOST_THREADS, MOST_TOKENS
+from foretoken.options import option
+
+AUTO = "auto"
+PRECISION = "training.precision"
+
+
+@dataclass(frozen=True)
+class LengthenOptions:
+    """Turn a BERT/RoBERTa-type model into a Longformer one before training."""
+
+    max_length: int = option(
+        "longest document in tokens that the lengthened model reads", 4096, at_least=1, at_most=LONGEST_DOCUMENT
+    )
+    attention_window: int = option(
+        "tokens that each token sees around itself, in all", 512, at_least=2, at_most=LONGEST_DOCUMENT
+    )
+
+
+@dataclass(frozen=True)
+class ChunkOptions:
+    """How documents beyond `max_length` are read whole: in chunks of `max_length` tokens at most."""
+
+    overlap: int | None = option(
+        "tokens that a chunk shares with the one before it, where no sentence begins later; default: an eighth of a "
+        "chunk, 32 at most",
+        None,
+        at_least=0,
+        at_most=LONGEST_DOCUMENT,
+    )
+    train_at_most: int | None = option(
+        "chunks of a document in a training step, drawn anew each time; all are read elsewhere; `null`: all",
+        8,
+        at_least=1,
+        at_most=1_000_000,
+    )
+    too_long: Literal["error", "cut"] = option(
+        "candidates: a row whose question and candidates leave no room for its documents is refused, or they are cut "
+        "evenly",
+        "error",
+    )
+
+    def shared(self, size: int) -> int:
+        """Return how many tokens chunks of this size share."""
+        return min(32, size // 8) if self.overlap is None else self.overlap
+
+
+@dataclass(frozen=True)
+class HeadOptions:
+    """The head of classification and regression on encoders, in the place of transformers' own."""
+
+    pool: Literal["mean", "max", "mean-max-std", "attention", "first", "prefix"] = option(
+        "what it reads of all chunks of a document: mean or maximum of the tokens, these two and the standard "
+        "deviation, the mean by trained weights, the first token, or the first row of the method's prefix",
+        "mean-max-std",
+    )
+    hidden: bool = option("a layer with tanh and dropout before the last one", False)
+
+
+@dataclass(frozen=True)
+class GenerationOptions:
+    """How texts are generated, and what models read of sources and targets."""
+
+    num_beams: int = option("beams of the search; 1: the likeliest token at every step", 1, at_least=1, at_most=1000)
+    max_new_tokens: int = option(
+        "tokens of a generated text at most, its end included",
+        128,
+        at_least=1,
+        at_most=100_000,
+    )
+    max_target_tokens: int | None = option(
+        "tokens of a target in training, its end included; longer ones are cut; default: max_new_tokens",
+        None,
+        at_least=1,
+        at_most=100_000,
+    )
+    length_penalty: float = option(
+        "of beams: above 0 longer texts are favoured, below 0 shorter ones", 1.0, at_least=-100, at_most=100
+    )
+    no_repeat_ngram_size: int = option(
+        "no run of so many tokens is generated twice; 0: any may be", 0, at_least=0, at_most=1000
+    )
+    source_prefix: str = option(
+        "text before every source, its blank included, as T5 was pretrained: `summarize: `, `translate English to "
+        "German: `",
+        "",
+    )
+    markers: list[str] | None = option(
+        "new tokens that the sources hold, the one that begins them first; default: those of the task", None
+    )
+    segment_embeddings: bool = option(
+        "add to each token the embedding of the marker of its part of the text (gpt2)", False
+    )
+
+
+@dataclass(frozen=True)
+class QuestionOptions:
+    """How answers are looked for in long contexts."""
+
+    overlap: int | None = option(
+        "tokens of a context that neighbouring windows share at least; default: 128, or half of the room for it",
+        None,
+        at_least=0,
+        at_most=LONGEST_DOCUMENT,
+    )
+    max_answer_tokens: int = option("tokens of an answer at most", 30, at_least=1, at_most=10_000)
+    no_answer_threshold: float = option(
+        "where questions may have none: there is no answer if its score is above the best answer's by more than this",
+        0.0,
+        at_least=-1e6,
+        at_most=1e6,
+    )
+
+
+@dataclass(frozen=True)
+class DecisionOptions:
+    """What is answered for probabilities; chosen on validation and saved with the run."""
+
+    cost: Mapping[str, float] | None = option(
+        "what missing a document of a class costs, by label, where any other error costs 1; default: F1 is raised", None
+    )
+    average: Literal["micro", "macro"] = option("several labels: the F1 that the thresholds are to raise", "micro")
+    thresholds: Literal["auto", "label", "run"] = option(
+        "several labels: a threshold for each of them, or one for all; `auto`: one for all where micro F1 is raised",
+        AUTO,
+    )
+
+    @property
+    def has_one_each(self) -> bool:
+        """Whether every label has a threshold of its own.
+
+        Thresholds of labels fit the chance of few validation documents. On the test of Reuters-21578 they changed micro
+        F1 of three models by +0.3, -1.1 and -1.7 points, and macro F1 by -0.2, +0.2 and +2.1.
+        """
+        return self.thresholds == "label" or (self.thresholds == AUTO and self.average == "macro")
+
+
+@dataclass(frozen=True)
+class TrainingOptions:
+    """How the trained parameters are found."""
+
+    epochs: int = option("passes over the training documents", 10, at_least=1, at_most=MOST_EPOCHS)
+    max_steps: int | None = option(
+        "train this many optimizer steps, in place of `epochs`", None, at_least=1, at_most=MOST_STEPS
+    )
+    learning_rate: Literal["auto"] | float = option(
+        "peak learning rate; `auto`: that of the method, see `foretoken methods`", AUTO, above=0, at_most=1000
+    )
+    head_learning_rate: Literal["auto"] | float | None = option(
+        "peak learning rate of the head; `auto`: 0.001, where words are tagged 0.01; `null`: that of all",
+        AUTO,
+        above=0,
+        at_most=1000,
+    )
+    batch_size: int = option("documents per device and forward pass", 8, at_least=1, at_most=MOST_DOCUMENTS)
+    eval_batch_size: int = option(
+        "documents per device and forward pass when nothing is trained", 16, at_least=1, at_most=MOST_DOCUMENTS
+    )
+    tokens_per_batch: int | None = option(
+        "tokens per device and forward pass, padding included, in place of `batch_size`: as many documents as fit",
+        None,
+        at_least=1,
+        at_most=MOST_TOKENS,
+    )
+    eval_tokens_per_batch: int | None = option(
+        "the same when nothing is trained, in place of `eval_batch_size`; default: `tokens_per_batch`",
+        None,
+        at_least=1,
+        at_most=MOST_TOKENS,
+    )
+    gradient_accumulation_steps: int = option("forward passes per optimizer step", 1, at_least=1, at_most=100_000)
+    warmup_ratio: float = option("share of the steps over which the learning rate rises", 0.1, at_least=0, at_most=1)
+    warmup_steps: int | None = option(
+        "steps over which the learning rate rises, in place of `warmup_ratio`", None, at_least=0, at_most=MOST_STEPS
+    )
+    optim: Literal["adamw_torch", "adafactor", "sgd", "rmsprop", "adagrad"] = option(
+        "optimizer, as transformers calls it", "adamw_torch"
+    )
+    weight_decay: float = option("weight decay of the optimizer", 0.0, at_least=0, at_most=1000)
+    adam_beta1: float = option("AdamW: decay of the mean of the gradients", 0.9, at_least=0, below=1)
+    adam_beta2: float = option("AdamW: decay of the mean of their squares", 0.999, at_least=0, below=1)
+    adam_epsilon: float = option("AdamW: what is added to the root of that mean", 1e-8, above=0, at_most=1)
+    label_smoothing: float = option(
+        "share of each label that training spreads evenly over all classes, tags or tokens", 0.0, at_least=0, below=1
+    )
+    class_weights: Literal["balanced"] | Mapping[str, float] | None = option(
+        "what the loss of a class is multiplied by, by label; `balanced`: by how rare it is", None
+    )
+    focal_gamma: float = option(
+        "focal loss: the loss of a probability p is multiplied by (1 - p) to this power; 0: never",
+        0.0,
+        at_least=0,
+        at_most=100,
+    )
+    oversample: bool = option("draw documents of rarer classes more often, up to 20 times", False)
+    lr_scheduler: Literal["linear", "cosine", "constant", "constant_with_warmup", "polynomial"] = option(
+        "course of the learning rate after the warmup", "linear"
+    )
+    max_grad_norm: float = option("gradients are clipped to this norm; 0: never", 1.0, at_least=0, at_most=1e9)
+    early_stopping_patience: int | None = option(
+        "stop after this many evaluations without a better metric", None, at_least=1, at_most=MOST_STEPS
+    )
+    metric: str = option("validation metric that chooses the best checkpoint; `auto`: the one of the data", AUTO)
+    eval_every: Literal["epoch"] | int = option(
+        "evaluate every epoch, or every so many steps", "epoch", at_least=1, at_most=MOST_STEPS
+    )
+    precision: Literal["fp32", "bf16", "auto"] = option(
+        "number format of the computation; bf16 holds frozen weights in it too; `auto`: what is faster here, measured",
+        "fp32",
+    )
+    fit_head: bool = option(
+        "start the head as the regularised linear model of what it reads of the training documents, whose strength "
+        "inner folds choose; for heads without a hidden layer",
+        True,
+    )
+    cache_states: Literal["auto", "off", "float32", "float16"] = option(
+        "run the layers below the first trained one once per document, and keep what they yield on disk in this type; "
+        "for encoders with `method.layers`; `auto`: in float16 where there are such layers and it can hold the states",
+        AUTO,
+    )
+    gradient_checkpointing: bool = option("trade compute for memory in the backward pass", False)
+    attention_engine: str | None = option("implementation of attention; default: the fastest for the device", None)
+    packing: bool | None = option("run documents without their padding; default: where it is faster", None)
+    seed: int = option("seed of initial weights, order and dropout", 0, at_least=0, at_most=2**32 - 1)
+    bucket_by_length: bool = option("make batches of documents of like length, in random order", True)
+    attention_dropout: Literal["model"] | float = option(
+        "dropout of attention probabilities; `model`: as the model was pretrained (slower)",
+        0.0,
+        at_least=0,
+        below=1,
+    )
+    num_threads: int | None = option("CPU threads; default: torch's choice", None, at_least=1, at_most=MOST_THREADS)
+    report_to: Literal["none", "wandb", "tensorboard", "mlflow"] = option(
+        "where losses and metrics are also sent, through transformers; its package has to be installed. TensorBoard's "
+        "files are in `tensorboard/<run>` of `output`, unless $TENSORBOARD_LOGGING_DIR names a folder",
+        "none",
+    )
+
+    def __post_init__(self) -> None:
+        """Refuse what contradicts itself."""
+        if self.tokens_per_batch is not None and not self.bucket_by_length:
+            raise ConfigError("tokens_per_batch makes batches of like length; leave out bucket_by_length: false")
+        if self.optim != "adamw_torch" and (self.adam_beta1, self.adam_beta2, self.adam_epsilon) != (0.9, 0.999, 1e-8):
+            raise ConfigError(f"adam_beta1, adam_beta2 and adam_epsilon are of adamw_torch, got optim {self.optim}")
+
+    @property
+    def peak_learning_rate(self) -> float:
+        """The learning rate as a number, which it is once the recipe is built."""
+        return float(self.learning_rate)
+
+    @property
+    def eval_budget(self) -> int | None:
+        """Tokens per forward pass when nothing is trained; None: `eval_batch_size` holds."""
+        return self.eval_tokens_per_batch or self.tokens_per_batch
