@@ -37,6 +37,7 @@ from foretoken.training.run.baseline import train_baseline
 from foretoken.training.run.baselines import add_baselines
 from foretoken.training.run.checkpoints import STATE, best_of, is_over, remove_checkpoints
 from foretoken.training.run.find_rate import find_rate as search_rate
+from foretoken.training.run.find_rate import no_search
 from foretoken.training.run.fingerprint import differing, refuse_changes
 from foretoken.training.run.folder import CHECKPOINTS, PREDICTIONS, held, is_tidy, move_aside
 from foretoken.training.run.idle import SayIdle
@@ -219,6 +220,8 @@ def _train(
                 prepared = _weigh_words(prepared, head)
                 record.update(words=summary(prepared)["words"])
             if search is not None:
+                if not search and head is not None and recipe.method["name"] == HEAD_ONLY:
+                    search = no_search(recipe, f"{HEAD_ONLY} has no steps once its head is fitted")
                 search = search or search_rate(recipe, prepared, checkpoints=_checkpoints(recipe))
                 recipe = with_training(recipe, learning_rate=search["chosen"])
                 record.update(recipe=recipe_to_json(recipe), **{RATE_SEARCH: search})
