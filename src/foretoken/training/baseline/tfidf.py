@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+import sys
 from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
@@ -58,6 +59,14 @@ class Tfidf:
     def num_weights(self) -> int:
         """Trained numbers of the linear model."""
         return self.weight.size + self.bias.size
+
+    @cached_property
+    def num_bytes(self) -> int:
+        """Memory of the arrays, and of the terms with the places that the vectorizer looks them up by."""
+        known = self._vectorizer
+        known.transform([""])  # makes the second of its two vocabularies
+        places = (known.vocabulary, known.vocabulary_, self.terms, *self.terms, *known.vocabulary_.values())
+        return sum(array.nbytes for array in (self.idf, self.weight, self.bias)) + sum(map(sys.getsizeof, places))
 
     def logits(self, texts: Sequence[str]) -> Array:
         """Return logits [n, C], or predicted numbers [n, K] in standard deviations."""
