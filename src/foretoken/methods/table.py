@@ -14,8 +14,8 @@ from foretoken.methods.stack import StackConfig
 
 METHODS: Mapping[str, Method] = ChainMap(
     {
-        "stack": Method("stack", "stack", "several methods as one adapter", StackConfig, ""),
-        "full": Method("full", "full fine-tuning", "every parameter of the model", None, ""),
+        "stack": Method("stack", "several methods as one adapter", StackConfig, ""),
+        "full": Method("full", "every parameter of the model", None, ""),
     },
     MEMBERS,
 )

@@ -77,11 +77,8 @@ def initialise(model_hooks: ModelHooks, adapter_name: str, sources: Sequence[Sou
     """
     for (config, sites), source in zip(methods_of(*model_hooks.built[adapter_name]), sources, strict=True):
         start = config.prefix_start()
-        if (
-            start is None
-            or source is None
-            or any(has_no_data(module) for module in (model_hooks.body, *sites.modules()))
-        ):
+        parameters = (parameter for module in (model_hooks.body, *sites.modules()) for parameter in module.parameters())
+        if start is None or source is None or any(parameter.is_meta for parameter in parameters):  # weights are to come
             continue
         if isinstance(source, SavedAdapter):
             copy_adapter(source, start.length, sites, model_hooks)
@@ -141,11 +138,6 @@ def initialise_from_tokens(tokens: list[int], start: PrefixStart, sites: Sites, 
         )
     text = torch.tensor(list(islice(cycle(tokens), start.length)))
     write_states(sites, frozen_states(model_hooks, text))
-
-
-def has_no_data(module: nn.Module) -> bool:
-    """Tell whether a module is a sketch on the meta device, whose weights are to come."""
-    return any(parameter.is_meta for parameter in module.parameters())
 
 
 def states_in_pieces(model_hooks: ModelHooks, text: Tensor) -> FrozenStates:
