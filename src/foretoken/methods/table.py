@@ -37,6 +37,16 @@ def make_config(name: str, **options: Any) -> PeftConfig:
     return configured(METHODS, name, options)
 
 
+def methods_with(fact: str) -> str:
+    """Return the names of the methods whose configs have a fact.
+
+    >>> methods_with("peft_types")
+    'prefix-propagation, prefix-tuning and prompt-tuning'
+    """
+    names = [row.name for row in METHODS.values() if getattr(row.config, fact, None)]
+    return f"{', '.join(names[:-1])} and {names[-1]}"
+
+
 def name_of(config: PeftConfig | None) -> str:
     """Return the name of a config's method; peft's type in lower case for one that is not in the table.
 
