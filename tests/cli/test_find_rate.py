@@ -248,7 +248,7 @@ def test_a_head_that_is_fitted_alone_has_nothing_to_search(recipe, cli, record, 
     path = recipe({"fit_head": True}, method={"name": "head-only"})
     done = cli("train", path, "--find-rate")
     assert done.code == 0, done.err
-    assert "no learning rate is searched: head-only has no steps once its head is fitted" in done.err
+    assert "no learning rate is searched: a head alone has no steps once it is fitted" in done.err
     values = record(tmp_path / "runs" / "run")
     assert values["rate_search"]["tried"] == []
     assert cli("train", path, "--find-rate").code == 0  # it is finished

@@ -15,7 +15,7 @@ from sklearn.pipeline import make_pipeline
 from sklearn.svm import LinearSVC
 
 from foretoken.errors import AdapterError, ConfigError
-from foretoken.training.baseline.options import TfidfOptions, tfidf_errors
+from foretoken.training.baseline.options import TfidfOptions, tfidf_options
 from foretoken.training.baseline.tfidf import VOCABULARY, WEIGHTS, Tfidf, check_problem, fit, load, texts_of
 from foretoken.training.problems import make_problem
 
@@ -121,7 +121,9 @@ def test_what_cannot_be_fitted_is_said_in_one_line():
         check_problem(make_problem("token-classification", ["O", "B-x"]))
     with pytest.raises(ConfigError, match="one label alone"):
         fit(TfidfOptions(), classes(2), train.filter(lambda row: row["label"] == 1), train)
-    assert tfidf_errors({"name": "tf-idf", "ngrams": 0, "minimum": 2}) == [
+    errors = []
+    assert tfidf_options({"name": "tf-idf", "ngrams": 0, "minimum": 2}, errors) is None
+    assert errors == [
         "method.minimum: no such key; known: C, min_df, ngrams",
         "method.ngrams: got 0, expected at least 1",
     ]

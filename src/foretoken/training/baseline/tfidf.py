@@ -70,7 +70,7 @@ class Tfidf:
 
     def logits(self, texts: Sequence[str]) -> Array:
         """Return logits [n, C], or predicted numbers [n, K] in standard deviations."""
-        return self.slope * _linear(self._vectorizer.transform(texts), self.weight, self.bias)
+        return self.slope * np.asarray(self._vectorizer.transform(texts) @ self.weight.T + self.bias)
 
     def contributions(self, texts: Sequence[str], target: int) -> list[tuple[tuple[int, int, int], float]]:
         """Return what the words of a text, or of a pair's two, add to a logit, and where they stand (begin, end, text).
@@ -240,10 +240,6 @@ def _is_vocabulary(terms: object) -> TypeGuard[list[str]]:
         and all(isinstance(term, str) for term in terms)
         and len(set(terms)) == len(terms)
     )
-
-
-def _linear(x: csr_matrix, weight: Array, bias: Array) -> Array:
-    return np.asarray(x @ weight.T + bias)
 
 
 def _ridge(x: csr_matrix, values: Array, strength: float) -> tuple[Array, Array]:

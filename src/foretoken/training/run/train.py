@@ -214,8 +214,8 @@ def _train(
                 prepared = _weigh_words(prepared, head)
                 record.update(words=summary(prepared)["words"])
             if search is not None:
-                if not search and head is not None and recipe.method["name"] == HEAD_ONLY:
-                    search = no_search(recipe, f"{HEAD_ONLY} has no steps once its head is fitted")
+                if not search and head is not None and prepared.trains_head_alone:
+                    search = no_search(recipe, "a head alone has no steps once it is fitted")
                 search = search or search_rate(recipe, prepared, checkpoints=_checkpoints(recipe))
                 recipe = with_training(recipe, learning_rate=search["chosen"])
                 record.update(recipe=recipe_to_json(recipe), **{RATE_SEARCH: search})
