@@ -63,10 +63,11 @@ class Head(nn.Module):
         if pooled.shape[-1] == 2 * self.width:
             positive, negative = pooled.relu().split(self.width, dim=-1)
             pooled = positive - negative
-        x = self.dropout(pooled)
+        last = self.get_submodule(self.last)
+        x = self.dropout(pooled.to(next(last.parameters()).dtype))
         if self.dense is not None:
             x = self.dropout(torch.tanh(self.dense(x)))
-        return self.get_submodule(self.last)(x)
+        return last(x)
 
 
 class TokenScores(nn.Module):
@@ -230,8 +231,8 @@ def logits_and_summaries(model: nn.Module, inputs: Mapping[str, Any]) -> tuple[T
 def logits_of_summaries(model: nn.Module, summaries: Tensor, owner: Tensor) -> Tensor:
     """Return the logits of documents, given what was kept of their rows: (S, K), (S,) -> (B, C)."""
     head = inner_of(model).get_submodule(CLASSIFIER)
-    like = next(head.parameters())
-    logits: Tensor = head(of_documents(str(pool_of(model)), summaries.to(like.device), owner).to(like.dtype))
+    device = next(head.parameters()).device
+    logits: Tensor = head(of_documents(str(pool_of(model)), summaries.to(device), owner))
     return logits
 
 
