@@ -72,9 +72,10 @@ class ChunkOptions:
 class HeadOptions:
     """The head of classification and regression on encoders, in the place of transformers' own."""
 
-    pool: Literal["mean", "max", "mean-max-std", "attention", "first", "prefix"] = option(
+    pool: Literal["mean", "max", "mean-max-std", "unit-mean-max-std", "attention", "first", "prefix"] = option(
         "what it reads of all chunks of a document: mean or maximum of the tokens, these two and the standard "
-        "deviation, the mean by trained weights, the first token, or the first row of the method's prefix",
+        "deviation, each of these divided by its length, the mean by trained weights, the first token, or the first "
+        "row of the method's prefix",
         "mean-max-std",
     )
     hidden: bool = option("a layer with tanh and dropout before the last one", False)
@@ -301,8 +302,8 @@ class Recipe:
     chunks: ChunkOptions | None = option("how documents beyond `max_length` are read", None)
     head: Literal["auto"] | HeadOptions | None = option(
         "the head of classification and regression on encoders; `auto`: one that reads mean, maximum and standard "
-        "deviation of all tokens (multiple choice: transformers' own, or the mean for sentence encoders); `null`: "
-        "always transformers' own",
+        "deviation of all tokens, of unit length where there are fewer than 16 documents a class (multiple choice: "
+        "transformers' own, or the mean for sentence encoders); `null`: always transformers' own",
         AUTO,
     )
     words: bool = option(
