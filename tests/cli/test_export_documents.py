@@ -54,6 +54,7 @@ CASES = {
         "labels": [],
         "targets": {"mean": [7.0], "std": [9.0]},
     },
+    "moments of unit length": {"head": {"pool": "unit-mean-max-std", "hidden": False}},
     "the maximum": {"head": {"pool": "max", "hidden": False}},
     "the first token": {"head": {"pool": "first", "hidden": False}, "family": "distilbert"},
     "the prefix": {"head": {"pool": "prefix", "hidden": False}},

@@ -20,7 +20,7 @@ from support.table import ROWS, adapted
 MODEL_TYPES = {model_type for backbone in ENCODERS for model_type in backbone.model_types}
 FAMILIES = [family for family in tiny.FAMILIES if family.split(",")[0] in MODEL_TYPES]
 PACKING = ("bert", "roberta", "xlm-roberta", "camembert", "electra", "distilbert", "longformer")
-PLAIN = ("first", "mean", "max", "mean-max-std", "attention")
+PLAIN = ("first", "mean", "max", "mean-max-std", "unit-mean-max-std", "attention")
 WIDTH = 32
 
 
@@ -51,6 +51,9 @@ def pooled(states, pool, query):
         average, most = (pooled(states, part, query) for part in ("mean", "max"))
         squares = sum((state - average) ** 2 for state in states) / len(states)
         return torch.cat([average, most, squares.clamp(min=1e-12).sqrt()])
+    if pool == "unit-mean-max-std":
+        parts = pooled(states, "mean-max-std", query).chunk(3)
+        return torch.cat([part / sum(part**2) ** 0.5 for part in parts])
     weights = [torch.exp(state @ query / WIDTH**0.5) for state in states]
     return sum(weight / sum(weights) * state for weight, state in zip(weights, states, strict=True))
 

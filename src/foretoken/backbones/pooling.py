@@ -15,7 +15,7 @@ from __future__ import annotations
 import inspect
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from typing import Any
+from typing import Any, Final
 
 import torch
 from torch import Tensor, nn
@@ -57,13 +57,14 @@ def attended(states: Tensor, mask: Tensor, scores: Tensor) -> Tensor:
 
 
 OF_TOKENS: dict[str, Callable[[Tensor, Tensor], Tensor]] = {"first": first, "mean": mean, "max": maximum}
-MOMENTS = "mean-max-std"
-POOLS = (*OF_TOKENS, MOMENTS, "attention", "prefix")
+MOMENTS: Final = "mean-max-std"
+UNIT_MOMENTS: Final = "unit-mean-max-std"
+POOLS = (*OF_TOKENS, MOMENTS, UNIT_MOMENTS, "attention", "prefix")
 
 
 def features(pool: str, width: int) -> int:
     """Return F: how many numbers of a document the head reads, given D."""
-    return 3 * width if pool == MOMENTS else width
+    return 3 * width if pool in (MOMENTS, UNIT_MOMENTS) else width
 
 
 def sentence_vectors(states: Tensor, mask: Tensor, *, pool: str = "mean") -> Tensor:
@@ -74,9 +75,9 @@ def sentence_vectors(states: Tensor, mask: Tensor, *, pool: str = "mean") -> Ten
 def summaries(pool: str, states: Tensor, mask: Tensor, scores: Tensor | None = None) -> Tensor:
     """Return the summary of each row for a pool of tokens: (S, N, D), (S, N) bool -> (S, K).
 
-    ``mean`` and ``mean-max-std`` end with the number of tokens, ``attention`` with the logarithm of the sum of the
-    exponentials of the (S, N, 1) scores. ``mean-max-std`` has mean, maximum and mean of the squares before. They are
-    of 32 bits at least: bfloat16 counts no further than 256, and has no digits left for a difference of squares.
+    ``mean``, ``mean-max-std`` and ``unit-mean-max-std`` end with the number of tokens, ``attention`` with the logarithm
+    of the sum of the exponentials of the (S, N, 1) scores. The moments are mean, maximum and mean of the squares. They
+    are of 32 bits at least: bfloat16 counts no further than 256, and has no digits left for a difference of squares.
     """
     states = states.to(torch.promote_types(states.dtype, torch.float32))
     if pool == "attention":
@@ -95,7 +96,7 @@ def of_documents(pool: str, rows: Tensor, owner: Tensor | None = None) -> Tensor
     """Return what the head reads of each document, given the summaries of its rows: (S, K), owner (S,) -> (B, F).
 
     ``owner`` numbers the documents from 0, in order; None: each has one row. The standard deviation is that of the
-    tokens, ``sqrt(mean(h^2) - mean(h)^2)``.
+    tokens, ``sqrt(mean(h^2) - mean(h)^2)``. ``unit-mean-max-std`` divides each of the three by its length.
 
     >>> rows = torch.tensor([[1.0, 3.0], [5.0, 1.0], [7.0, 2.0]])  # mean and number of tokens
     >>> of_documents("mean", rows, torch.tensor([0, 0, 1])).tolist()
@@ -103,11 +104,14 @@ def of_documents(pool: str, rows: Tensor, owner: Tensor | None = None) -> Tensor
     """
     if owner is not None:
         rows = merged(pool, rows, owner.to(rows.device))
-    if pool != MOMENTS:
+    if pool not in (MOMENTS, UNIT_MOMENTS):
         return rows if pool in ("first", "max") else rows[:, :-1]
     average, most, squares = rows[:, :-1].chunk(3, dim=-1)
     # the root has no gradient at 0, where a document has one token, or a dimension is constant
-    return torch.cat([average, most, (squares - average.square()).clamp(min=_SMALLEST).sqrt()], dim=-1)
+    parts = [average, most, (squares - average.square()).clamp(min=_SMALLEST).sqrt()]
+    return torch.cat(
+        [nn.functional.normalize(part, dim=-1) if pool == UNIT_MOMENTS else part for part in parts], dim=-1
+    )
 
 
 def merged(pool: str, rows: Tensor, owner: Tensor) -> Tensor:
@@ -123,7 +127,7 @@ def merged(pool: str, rows: Tensor, owner: Tensor) -> Tensor:
     average = reduced(count / total[owner] * rows[:, :-1], owner, "sum")
     if pool == "attention":
         total = reduced(rows[:, -1:].detach(), owner, "amax") + total.log()
-    if pool == MOMENTS:
+    if pool in (MOMENTS, UNIT_MOMENTS):
         width = average.shape[1] // 3
         most = reduced(rows[:, width : 2 * width], owner, "amax")
         average = torch.cat([average[:, :width], most, average[:, 2 * width :]], dim=-1)

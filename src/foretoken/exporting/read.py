@@ -157,11 +157,13 @@ def pooled(pool: str, rows: np.ndarray) -> np.ndarray:
     if pool == "attention":
         share = np.exp(share - share.max())
     average = (share / share.sum() * values).sum(axis=0)
-    if pool != "mean-max-std":
+    if not pool.endswith("mean-max-std"):
         return average
     mean, _, squares = np.split(average, 3)
     most = np.split(values, 3, axis=1)[1].max(axis=0)
-    return np.concatenate([mean, most, np.sqrt(np.maximum(squares - mean**2, 1e-12))])
+    parts = [mean, most, np.sqrt(np.maximum(squares - mean**2, 1e-12))]
+    is_unit = pool.startswith("unit")
+    return np.concatenate([part / max(1e-12, np.linalg.norm(part)) if is_unit else part for part in parts])
 
 
 def answer(about: Mapping[str, Any], logits: np.ndarray) -> dict[str, Any]:

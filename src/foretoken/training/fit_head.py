@@ -12,6 +12,7 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
+from foretoken.backbones.pooling import UNIT_MOMENTS
 from foretoken.files import JsonObject
 from foretoken.training.linear_probe import LinearProbe, fit_probe, inner_folds
 from foretoken.training.problems.base import Problem
@@ -20,7 +21,7 @@ from foretoken.training.tokens.batches import by_length, cut
 from foretoken.training.tokens.chunks import rows_at_once, tokens_at_once
 from foretoken.training.tokens.padding import OFFSET
 from foretoken.training.trainer.progress import progress_bar
-from foretoken.tuner.heads import linear_head, pooled_features
+from foretoken.tuner.heads import linear_head, pool_of, pooled_features
 
 if TYPE_CHECKING:
     from datasets import Dataset
@@ -73,7 +74,8 @@ def fit_head(
     units = [group if group is not None else own for group, own in zip(groups, table["id"], strict=True)]
     folds = inner_folds(_strata(labels), units, seed=seed)  # rarer documents may be there several times
     place = "cuda" if head.weight.is_cuda else "cpu"  # of others some know no float64
-    probe = fit_probe(features.to(place), labels.to(place), problem.loss, head.out_features, folds)
+    given = features.to(place), labels.to(place), problem.loss, head.out_features, folds
+    probe = fit_probe(*given, one_scale=pool_of(model) == UNIT_MOMENTS)  # lengths of 1 are a scale
     with torch.no_grad():
         head.weight.copy_(probe.weight)
         head.bias.copy_(probe.bias)

@@ -44,7 +44,13 @@ class LinearProbe:
 
 
 def fit_probe(
-    features: Tensor, labels: Tensor, loss: Loss, outputs: int, folds: Sequence[Sequence[int]]
+    features: Tensor,
+    labels: Tensor,
+    loss: Loss,
+    outputs: int,
+    folds: Sequence[Sequence[int]],
+    *,
+    one_scale: bool = False,
 ) -> LinearProbe:
     """Fit ``W`` and ``b`` that minimise ``m loss(x W + b) + |W|^2 / (2 C)`` over standardised features ``x``.
 
@@ -60,11 +66,12 @@ def fit_probe(
         loss: mean over documents.
         outputs: C.
         folds: numbers of the documents that are held out together; none: the strength is 0.01.
+        one_scale: divide all features by the root of their mean variance, not each by its own deviation.
     """
     exact = torch.float64 if len(features) <= _FEW else torch.float32
     x = features.to(exact)
     tried: list[tuple[float, float, Tensor]] = []  # loss, strength, outputs of what was held out
-    parts = [_Part.of(x.float(), labels, loss, outputs, fold) for fold in folds]
+    parts = [_Part.of(x.float(), labels, loss, outputs, fold, one_scale) for fold in folds]
     for strength in STRENGTHS if parts else ():
         losses = [part.held_out_loss(strength) for part in parts]
         sizes = [len(part.rows) for part in parts]
@@ -74,7 +81,7 @@ def fit_probe(
         if len(tried) - 1 - best >= _WORSE:
             break
     held, strength, found = min(tried, key=lambda one: one[0]) if tried else (float("nan"), 1e-2, x[:0, :1])
-    frame = _Frame.of(x)
+    frame = _Frame.of(x, one_scale)
     z = frame.apply(x)
     least = _minimum(z, frame.spread, labels, loss, strength, _zeros(z, outputs), gtol=1e-7)
     weight, bias = frame.undone(*least)
@@ -119,11 +126,11 @@ class _Part:
     found: Tensor
 
     @classmethod
-    def of(cls, x: Tensor, labels: Tensor, loss: Loss, outputs: int, fold: Sequence[int]) -> _Part:
+    def of(cls, x: Tensor, labels: Tensor, loss: Loss, outputs: int, fold: Sequence[int], one_scale: bool) -> _Part:
         rows = torch.tensor(sorted(fold))
         others = torch.ones(len(x), dtype=torch.bool)
         others[rows] = False
-        frame = _Frame.of(x[others])
+        frame = _Frame.of(x[others], one_scale)
         rest, held = frame.apply(x[others]), frame.apply(x[rows])
         own = labels[others], held, labels[rows]
         return cls(rest, frame.spread, *own, rows, loss, _zeros(rest, outputs), held[:, :0])
@@ -160,8 +167,10 @@ class _Frame:
     spread: Tensor
 
     @classmethod
-    def of(cls, x: Tensor) -> _Frame:
+    def of(cls, x: Tensor, one_scale: bool) -> _Frame:
         mean, scale = x.mean(dim=0), x.std(dim=0, correction=0)
+        if one_scale:
+            scale = scale.square().mean().sqrt().expand_as(scale)
         scale = torch.where(scale > 1e-6, scale, torch.ones_like(scale))
         z = (x - mean) / scale / len(x) ** 0.5
         few = len(x) < x.shape[1]

@@ -58,9 +58,10 @@ class ChunkOptions:
 class HeadOptions:
     """The head of classification and regression on encoders, in the place of transformers' own."""
 
-    pool: Literal["mean", "max", "mean-max-std", "attention", "first", "prefix"] = option(
+    pool: Literal["mean", "max", "mean-max-std", "unit-mean-max-std", "attention", "first", "prefix"] = option(
         "what it reads of all chunks of a document: mean or maximum of the tokens, these two and the standard "
-        "deviation, the mean by trained weights, the first token, or the first row of the method's prefix",
+        "deviation, each of these divided by its length, the mean by trained weights, the first token, or the first "
+        "row of the method's prefix",
         "mean-max-std",
     )
     hidden: bool = option("a layer with tanh and dropout before the last one", False)

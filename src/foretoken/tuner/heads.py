@@ -104,9 +104,10 @@ def replace_head(model: Model, *, pool: str = "mean", hidden: bool = False) -> M
     Args:
         model: of an encoder family, e.g. from ``AutoModelForSequenceClassification``.
         pool: what the head reads: ``first`` (the first token), ``mean`` or ``max`` (over the tokens), ``mean-max-std``
-            (these two and the standard deviation), ``attention`` (their mean by the weights ``softmax(h w / sqrt(D))``
-            with a trained vector w), ``prefix`` (the first row of the prefix, for methods that put one in front of the
-            text). Of a document in several rows, see :func:`foretoken.document_logits`, it reads all.
+            (these two and the standard deviation), ``unit-mean-max-std`` (each of these divided by its length),
+            ``attention`` (their mean by the weights ``softmax(h w / sqrt(D))`` with a trained vector w), ``prefix``
+            (the first row of the prefix, for methods that put one in front of the text). Of a document in several
+            rows, see :func:`foretoken.document_logits`, it reads all.
         hidden: a linear layer with tanh and dropout before the last one, as in RoBERTa's own head.
 
     Raises:

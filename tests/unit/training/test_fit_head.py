@@ -1,6 +1,7 @@
 """The head is fitted before the first step: what a run starts from, and keeps where training makes it worse."""
 
 import random
+from dataclasses import replace
 
 import numpy as np
 import pyarrow.parquet as pq
@@ -9,10 +10,11 @@ import torch
 from safetensors.torch import load_file
 from sklearn.linear_model import LogisticRegression
 from sklearn.pipeline import make_pipeline
-from sklearn.preprocessing import StandardScaler
+from sklearn.preprocessing import StandardScaler, normalize
 from transformers import BertModel, TrainerCallback
 
 from foretoken.data.load import load_data
+from foretoken.data.options import DataOptions
 from foretoken.data.plain_table import PlainTable
 from foretoken.inference.embeddings import embed
 from foretoken.inference.evaluate import predicted
@@ -93,6 +95,24 @@ def test_a_head_alone_is_scikit_learns_regression_on_the_states_of_whole_documen
         asked = [features(model, tokenizer, text) for text in splits[split]["text"]]
         expected = dict(zip(splits[split]["id"], fitted.predict_proba(asked)[:, 1], strict=True))
         assert found == pytest.approx(expected, abs=1e-3)
+
+
+@torch.no_grad()
+@pytest.mark.parametrize(("count", "pool"), [(31, "unit-mean-max-std"), (32, "mean-max-std")])
+def test_of_fewer_than_sixteen_documents_a_class_the_head_reads_lengths_of_one(count, pool, made, tmp_path):
+    files = {name: str(write_csv(tmp_path / f"{name}.csv", long_documents(count))) for name in ("train", "test")}
+    recipe = replace(recipe_of(made, tmp_path, "head-only"), data=DataOptions(**files, validation=files["train"]))
+    record, model, tokenizer = train(recipe), BertModel.from_pretrained(made[0]).double().eval(), make_tokenizer()
+    assert record["recipe"]["head"]["pool"] == pool
+    splits = load_data(recipe.data).splits
+    x, y = np.array([features(model, tokenizer, text) for text in splits["train"]["text"]]), splits["train"]["label"]
+    if count < 32:
+        x = np.concatenate([normalize(part) for part in np.split(x, 3, axis=1)], axis=1)
+    x = (x - x.mean(axis=0)) / (np.sqrt(x.var(axis=0).mean()) if count < 32 else x.std(axis=0))
+    oracle = LogisticRegression(C=2 * record["head_fit"]["strength"], tol=1e-8, max_iter=10_000).fit(x, y)
+    found = probabilities(tmp_path / "head-only")  # of the same texts
+    expected = oracle.predict_proba(x)[:, 1].tolist()
+    assert [found[name] for name in splits["test"]["id"]] == pytest.approx(expected, abs=1e-3)
 
 
 @pytest.mark.parametrize("method", METHODS)

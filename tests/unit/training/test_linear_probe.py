@@ -69,6 +69,17 @@ def test_it_is_scikit_learns(oracle, strength, monkeypatch):
     np.testing.assert_allclose(found, expected(X), atol=2e-4)
 
 
+@pytest.mark.parametrize("strength", [3e-4, 1.0])
+def test_with_one_scale_it_is_scikit_learns_of_features_divided_by_one_number(strength, monkeypatch):
+    monkeypatch.setattr(linear_probe, "STRENGTHS", (strength,))
+    y, x = SCORES.argmax(axis=1), (X - X.mean(axis=0)) / np.sqrt(X.var(axis=0).mean())
+    model = LogisticRegression(C=strength, tol=1e-10, max_iter=10_000).fit(x, y)
+    folds = inner_folds(y.tolist(), range(60))
+    probe = fit_probe(torch.tensor(X), torch.tensor(y), F.cross_entropy, 3, folds, one_scale=True)
+    found = (torch.tensor(X) @ probe.weight.T + probe.bias).log_softmax(dim=1).numpy()
+    np.testing.assert_allclose(found, model.predict_log_proba(x), atol=2e-4)
+
+
 def test_the_strength_is_the_one_with_the_lowest_loss_of_documents_that_are_held_out():
     y = SCORES.argmax(axis=1)
     folds = inner_folds(y.tolist(), range(60))

@@ -30,6 +30,7 @@ from transformers import (
 )
 
 from foretoken.backbones import BACKBONES
+from foretoken.backbones.pooling import MOMENTS, UNIT_MOMENTS
 from foretoken.data.problems import OF_TEXTS
 from foretoken.errors import BackboneError, ConfigError, ForetokenError, cut, quoted
 from foretoken.lengthening import lengthen, resolve_source
@@ -139,6 +140,7 @@ def load_model(
     head: Literal["auto"] | HeadOptions | None = None,
     pretrained: str | None = None,
     attention_dropout: Literal["model"] | float = "model",
+    few: bool = False,
 ) -> PreTrainedModel:
     """Load a model with a head for the problem; the head of a fresh one is random (seed before calling).
 
@@ -149,11 +151,12 @@ def load_model(
             :func:`suitable_head`.
         pretrained: the model that `source` was lengthened from, if it was.
         attention_dropout: of attention probabilities; ``model``: as the model's config says.
+        few: whether there are few documents to train on.
 
     Raises:
         BackboneError: there is no such model, or its family has none for the problem.
     """
-    chosen = suitable_head(pretrained or source, problem) if isinstance(head, str) else head
+    chosen = suitable_head(pretrained or source, problem, few=few) if isinstance(head, str) else head
     model, random = load_with_new_head(source, problem, head=chosen, attention_dropout=attention_dropout)
     heads = head_names(model)
     body = [name for name in random if heads and heads.isdisjoint(name.split(".")) and ".pooler." not in f".{name}"]
@@ -162,10 +165,11 @@ def load_model(
     return model
 
 
-def suitable_head(source: str, problem: Problem) -> HeadOptions | None:
+def suitable_head(source: str, problem: Problem, *, few: bool = False) -> HeadOptions | None:
     """Return the head that a recipe leaves to foretoken; None for transformers' own, as decoders keep it.
 
-    Encoders get one that reads mean, maximum and standard deviation of all tokens of a text. For multiple choice that
+    Encoders get one that reads mean, maximum and standard deviation of all tokens of a text, each of unit length where
+    ``few`` documents leave it open how far the dimensions spread. For multiple choice that
     is so for sentence encoders alone, and it reads the mean: they say in ``1_Pooling/config.json`` what they were
     trained with. A model that was saved with a head of ours keeps it.
     """
@@ -179,7 +183,7 @@ def suitable_head(source: str, problem: Problem) -> HeadOptions | None:
     if saved is not None or not is_encoder:
         return saved
     if problem.name in OF_TEXTS:
-        return HeadOptions()
+        return HeadOptions(UNIT_MOMENTS if few else MOMENTS)
     return HeadOptions(pool="mean", hidden=True) if pooling_mode(source) == "mean" else None
 
 

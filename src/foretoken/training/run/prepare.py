@@ -61,6 +61,7 @@ _LONGEST_TEXT = 300  # characters of a document that are kept beside an error
 _REPORTERS = {"wandb": ("wandb",), "tensorboard": ("tensorboard", "tensorboardX"), "mlflow": ("mlflow",)}
 _CLASSES = (CLASSIFICATION, MULTI_LABEL)
 _OF_CLASSES = ("class_weights", "focal_gamma", "oversample")
+_FEW = 16  # documents of a class
 _SMOOTHED = (CLASSIFICATION, TOKEN_CLASSIFICATION, GENERATION)  # whose labels are of a fixed set
 
 
@@ -108,6 +109,7 @@ def prepare(recipe: Recipe, data: Loaded | None = None) -> Prepared:
         head=recipe.head if start is None else start.head_for(recipe),
         pretrained=resolve_source(recipe.model),
         attention_dropout=recipe.training.attention_dropout,
+        few=data.problem == CLASSIFICATION and len(data.splits["train"]) < _FEW * len(data.labels),
     )
     _check_activations(recipe, model)
     tokenizer = load_tokenizer(source, model.config)
