@@ -142,13 +142,13 @@ def scores(answers: list[str], test: Rows) -> dict[str, float]:
     }
 
 
-def interval(values: list[float]) -> tuple[float, float]:
-    """Return the mean and the half width of its 95 % interval over draws, by Student's t."""
+def interval(values: list[float]) -> tuple[float, float | None]:
+    """Return the mean and the half width of its 95 % interval over draws, by Student's t; of one draw there is none."""
     import numpy as np
     from scipy import stats
 
     if len(values) < 2:
-        return float(np.mean(values)), float("nan")
+        return float(np.mean(values)), None
     return float(np.mean(values)), float(stats.sem(values) * stats.t.ppf(0.975, len(values) - 1))
 
 
@@ -212,7 +212,8 @@ def main() -> None:
     table = summary(rows)
     for entry in table:
         mean, half = entry["accuracy"]
-        print(f"{entry['task']:>14} {entry['candidate']:>16} {mean:5.1f} ± {half:3.1f} {entry['seconds']:6.1f} s")
+        spread = "" if half is None else f"± {half:.1f}"
+        print(f"{entry['task']:>14} {entry['candidate']:>16} {mean:5.1f} {spread:6} {entry['seconds']:6.1f} s")
     tests = {task: len(test) for task, (_, test) in data.items()}
     result = {"machine": hardware(), "versions": versions(), **sizes, "test_documents": tests}
     RESULTS.write_text(json.dumps(result | {"summary": table, "rows": rows}, indent=1) + "\n")

@@ -17,7 +17,7 @@ from foretoken.training.tokens.padding import PaddingCollator, TableRow, of_docu
 
 _LATEST = 4  # a chunk ends at a sentence's end in its last quarter, if there is one
 _ENDS = tuple(".!?\n\u3002\uff01\uff1f\u0964\u061f\u010a")  # the last: a line's end, as byte-level tokenizers write it
-_AT_ONCE = {"cpu": 8192}  # tokens of a forward pass of several chunks
+_AT_ONCE = {"cpu": 4096}  # tokens of a forward pass of several chunks
 _MORE_AT_ONCE = 65_536  # of an accelerator
 _END_TOKENS: WeakKeyDictionary[PreTrainedTokenizerBase, tuple[int, frozenset[int]]] = WeakKeyDictionary()
 
