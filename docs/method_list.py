@@ -32,7 +32,7 @@ from foretoken.methods.table import METHODS, make_config
 from foretoken.options import types_of
 from foretoken.quiet import quiet_transformers
 from foretoken.training.baseline.options import PAPER, SUMMARY, TF_IDF, TfidfOptions
-from foretoken.training.model.adapter import option_fields, option_types
+from foretoken.training.model.adapter import option_types
 from foretoken.tuner.tuner import new_sites
 
 FILE = Path(__file__).parents[1] / "src" / "foretoken_cli" / "method_list.json"
@@ -109,6 +109,15 @@ def method_list() -> dict[str, Any]:
         "options": options | {TF_IDF: _options((item, types[item.name]) for item in fields(TfidfOptions))},
         "support": support(),
     }
+
+
+def option_fields(name: str) -> list[Field[object]]:
+    """Return the fields of a method's options, with their help texts."""
+    config: Any = METHODS[name].config
+    known = option_types(name)
+    own = [] if config is None else [item for item in fields(config) if item.name in known]
+    ours = [item for item in fields(ForetokenConfig) if item.name in known and item.name not in {o.name for o in own}]
+    return own + ours
 
 
 def text() -> str:

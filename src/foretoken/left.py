@@ -3,7 +3,7 @@
 PROBLEMS = {
     "retrieval": "sentence-transformers trains encoders for search, with foretoken's configs as well",
 }
-KEYS = PROBLEMS | {  # of recipes and sweep files, by their dotted names
+KEYS = PROBLEMS | {  # of recipes and sweep files, by their dotted names; in cards and sweeps below `recipe`
     "tasks": "train one recipe per task (`foretoken train a.yaml b.yaml`); one server answers for all of them",
     "storage": "leave it out; a sweep's state is in the folders of its runs, and --ray ADDRESS takes many machines",
     "training.activation_offload": "leave it out; training.gradient_checkpointing: true saves more",
@@ -39,5 +39,8 @@ def gone(name: str, table: dict[str, str]) -> str | None:
 
     >>> gone("bench", VERBS)
     "left foretoken: python -m benchmarks NAME, in a clone of foretoken's repository"
+    >>> gone("recipe.chunks.at_most", KEYS)
+    'left foretoken: max_tokens says how many tokens of a document are read'
     """
+    name = name.removeprefix("recipe.")
     return f"left foretoken: {table[name]}" if name in table else None

@@ -101,7 +101,7 @@ def unknown_keys(values: Values, known: Values, prefix: str) -> Errors:
     """
     listed = f"; known: {', '.join(sorted(known)) or 'none'}"
     unknown = [f"{prefix}{cut(str(name), _LONGEST_KEY)}" for name in values if name not in known]
-    unknown = [key for key in unknown if key not in left.KEYS or values[key.removeprefix(prefix)]]
+    unknown = [key for key in unknown if not left.gone(key, left.KEYS) or values[key.removeprefix(prefix)]]
     hints = [did_you_mean(key.removeprefix(prefix), known) or listed for key in unknown[:_MOST_HINTS]]
     return [
         f"{key}: {left.gone(key, left.KEYS) or f'no such key{hint}'}"

@@ -124,6 +124,19 @@ def test_what_left_is_refused_with_what_to_do(tiny, tmp_path, refused):
     assert "\n  data: problem: 'retrieval' left foretoken: sentence-transformers" in said
 
 
+def test_cards_and_recipes_that_pooled_logits_of_chunks_say_what_does_it_now(tiny, tmp_path, refused):
+    before = {"pool": "mean", "overlap": 0, "at_most": None, "too_long": "error"}  # as they were written
+    said = refused("train", tiny.recipe(tmp_path / "r.yaml", chunks=before))
+    assert said.count("left foretoken") == 1
+    assert "\n  chunks.pool: left foretoken: head.pool says what one head reads of all chunks" in said
+    adapter = save_adapter(tmp_path / "mail", recipe={"chunks": before})
+    said = refused("predict", adapter, "word1")
+    assert "recipe.chunks.pool: left foretoken: head.pool says what one head reads of all chunks" in said
+    assert "at_most" not in said
+    adapter = save_adapter(tmp_path / "other", recipe={"chunks": {"at_most": 3}})
+    assert "recipe.chunks.at_most: left foretoken: max_tokens says" in refused("predict", adapter, "word1")
+
+
 def test_an_adapter_of_a_problem_that_left_has_vectors_and_predicts_nothing(tmp_path, refused):
     made = {"task": "FEATURE_EXTRACTION", "problem": "retrieval", "labels": []}
     adapter = save_adapter(tmp_path / "search", **made)

@@ -28,7 +28,8 @@ def short(monkeypatch):
 def recipe(tiny, tmp_path):
     def make(training=None, name="run", **changes):
         options = OPTIONS | (training or {})
-        return tiny.recipe(tmp_path / f"{name}.yaml", name=name, method=METHOD, training=options, **changes)
+        values = {"name": name, "method": METHOD, "training": options} | changes
+        return tiny.recipe(tmp_path / f"{name}.yaml", **values)
 
     return make
 
@@ -241,3 +242,16 @@ def test_forty_mails_are_too_few_and_the_run_is_the_one_without_a_search(cli, re
     records = [record(tmp_path / "runs" / name) for name in ("found", "own")]
     assert records[0]["rate_search"]["documents"] == {"train": 24, "held_out": 8}
     assert records[0]["test"] == records[1]["test"]
+
+
+def test_a_head_that_is_fitted_alone_has_nothing_to_search(recipe, cli, record, tmp_path):
+    path = recipe({"fit_head": True}, method={"name": "head-only"})
+    done = cli("train", path, "--find-rate")
+    assert done.code == 0, done.err
+    assert "no learning rate is searched: a head alone has no steps once it is fitted" in done.err
+    values = record(tmp_path / "runs" / "run")
+    assert values["rate_search"]["tried"] == []
+    assert cli("train", path, "--find-rate").code == 0  # it is finished
+    path = recipe(name="steps", method={"name": "head-only"})
+    assert cli("train", path, "--find-rate").code == 0
+    assert record(tmp_path / "runs" / "steps")["rate_search"]["tried"]

@@ -13,7 +13,9 @@ import httpx
 import numpy as np
 import pytest
 import torch
+from transformers import AutoModelForSequenceClassification
 
+from foretoken import AdapterBank
 from foretoken.data.load import load_data
 from foretoken.data.plain_table import PlainTable
 from foretoken.errors import AdapterError, ConfigError, RecipeError
@@ -21,6 +23,7 @@ from foretoken.exporting.export import export
 from foretoken.inference.explain import explain
 from foretoken.inference.predictor import load_for_inference, predict_rows
 from foretoken.report.runs.records import find_runs
+from foretoken.serving.engine import Engine, Request
 from foretoken.serving.folders import checked_folder, unpack
 from foretoken.serving.tasks import Classify, Document
 from foretoken.training.baseline.tfidf import load
@@ -90,15 +93,61 @@ def test_the_model_predicts_and_serves_the_sum_of_both(kind, made):
     with serving(store) as (address, _), httpx.Client(base_url=address, timeout=60) as client:
         answer = client.post("/classify", json={"model": "mail", "input": TEXTS}).json()
         refused = client.post("/classify", json={"model": "mail", "input": [[2, 5, 3]]})
+        listed = {item["id"]: item["words"] for item in client.get("/v1/models").json()["data"]}
     served = np.array([row["probs"] for row in answer["data"]])
     np.testing.assert_allclose(served.reshape(outputs.shape), outputs, atol=1e-5, rtol=1e-6)
+    assert listed == {"mail": True, "model": False}
     assert refused.status_code == 422
     assert "'mail' reads words beside the model, which token numbers are not; send texts" in refused.text
 
 
-def read_alone(folder, what, texts):
+def test_words_count_in_a_servers_memory_and_leave_it_with_their_adapter(made):
+    folder = made.folder("classification")
+    source, named = load_for_inference(folder).source, {"mail": folder, "post": folder}
+    both = make_store(source, named)
+    size = both.get("mail").info.bytes + both.get("mail").words.num_bytes
+    assert both.loaded_bytes == 2 * size > 2 * both.get("mail").info.bytes
+    store = make_store(source, named, memory=size)
+    assert [adapter.name for adapter in store.loaded] == ["post"]
+    with Engine(store) as engine:
+
+        def answers(name):
+            found = engine.submit(Request(name, [Document(text) for text in TEXTS], Classify())).result(60)
+            return np.stack([answer.probabilities for answer in found])
+
+        for name, other in (("mail", "post"), ("post", "mail")):
+            assert store.get(name).words is None
+            np.testing.assert_allclose(answers(name), expected(folder)[1], atol=1e-5)
+            assert (store.get(name).words is None, store.get(other).words) == (False, None)
+            assert store.loaded_bytes == size
+        store.get("mail").tfidf()  # for a request that is then refused
+        assert store.loaded_bytes == size + store.get("mail").words_bytes
+        answers("post")
+        assert (store.loaded_bytes, store.get("mail").words) == (size, None)
+
+
+def test_a_bank_which_sees_no_texts_says_that_it_lacks_them(made):
+    folder = made.folder("classification")
+    predictor, outputs = expected(folder)
+    bank = AdapterBank(AutoModelForSequenceClassification.from_pretrained(predictor.source, num_labels=2))
+    with pytest.raises(AdapterError, match="'mail' was trained with words beside it, and a bank is given"):
+        bank.add("mail", folder / "adapter")
+    with pytest.raises(AdapterError, match="without_words=True"):
+        bank.add("mail", bank.read(folder / "adapter"))
+    assert bank.names == []
+    bank.add("mail", folder / "adapter", without_words=True)
+    words, logits = load(folder / "adapter" / "words").logits(TEXTS), []
+    for text in TEXTS:
+        ids = torch.tensor([predictor.tokenizer(text)["input_ids"]])
+        with torch.no_grad():
+            logits.append(bank(ids, adapter_names=["mail"]).logits[0].double().numpy())
+    found = predictor.problem.decode(np.stack(logits) + words, None)[0]
+    np.testing.assert_allclose(predictor.scaling.apply(found), outputs, atol=1e-5)
+
+
+def read_alone(folder, what, texts, adapter=None):
     """Return the logits or answers of an exported folder's own reader, in a process without foretoken."""
-    code = f"import json\nfrom read import Reader\nfound = Reader().{what}({texts!r})\n"
+    code = f"import json\nfrom read import Reader\nfound = Reader(adapter={adapter!r}).{what}({texts!r})\n"
     code += "print(json.dumps([row if isinstance(row, dict) else row.tolist() for row in found]))"
     done = subprocess.run([sys.executable, "-c", code], cwd=folder, capture_output=True, text=True, check=True)
     return json.loads(done.stdout)
@@ -113,8 +162,27 @@ def test_an_exported_folder_adds_both_without_foretoken(kind, made, tmp_path):
     found = predictor.problem.decode(logits, None)[0]
     found = found if predictor.scaling is None else predictor.scaling.apply(found)
     np.testing.assert_allclose(found, outputs, atol=1e-5, rtol=1e-6)
-    with pytest.raises(AdapterError, match="has words beside the model, which no adapter's file holds"):
-        export([made.folder(kind)], tmp_path / "all", shared=True)
+
+
+@pytest.mark.parametrize("kind", ["chunked", "regression"])
+@pytest.mark.parametrize("is_first", [True, False])
+def test_one_graph_is_of_adapters_with_words_and_without(kind, is_first, made, tiny, tmp_path):
+    pytest.importorskip("onnxscript")
+    plain = recipe_of(tmp_path, tiny, kind, words=False, name="plain", output=str(tmp_path))
+    train(plain)
+    sources = [made.folder(kind), plain.run_folder]
+    export(sources if is_first else sources[::-1], tmp_path / "all", shared=True)
+    for source, name in zip(sources, (kind, "plain"), strict=True):
+        predictor = load_for_inference(source)
+        assert (predictor.words is None) == (name == "plain")
+        logits = np.array(read_alone(tmp_path / "all", "logits", TEXTS, name))
+        found = predictor.problem.decode(logits, None)[0]
+        found = found if predictor.scaling is None else predictor.scaling.apply(found)
+        table = PlainTable({"id": list("123"), "text": TEXTS})
+        np.testing.assert_allclose(found, predict_rows(predictor, table)[0], atol=1e-5, rtol=1e-6)
+    assert read_alone(tmp_path / "all", "answers", TEXTS) == read_alone(
+        tmp_path / "all", "answers", TEXTS, kind if is_first else "plain"
+    )
 
 
 @pytest.mark.parametrize("kind", KINDS)

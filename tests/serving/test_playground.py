@@ -1,12 +1,17 @@
 """The page at / in a browser: desktop and phone, light and dark."""
 
+import json
+import shutil
 from contextlib import contextmanager
 from pathlib import Path
 
 import httpx
+import numpy as np
 import pytest
 
 from foretoken.serving.http.settings import ServerSettings
+from foretoken.training.baseline.options import TfidfOptions
+from foretoken.training.baseline.tfidf import Tfidf
 
 from support.served import make_store, serving
 from support.served_questions import ASKED, CHOSEN, save
@@ -148,3 +153,21 @@ def test_the_page_marks_what_an_answer_rests_on(adapters, browser):
         assert page.locator(".bar").count() == 2
         page.locator("#adapter").select_option("names")
         assert page.locator("#why").is_hidden()
+
+
+def test_the_page_says_that_words_are_beside_and_which(adapters, browser, tmp_path):
+    folder = shutil.copytree(adapters[1]["spam"], tmp_path / "spam")
+    card = json.loads((folder / "foretoken.json").read_text())
+    (folder / "foretoken.json").write_text(json.dumps(card | {"recipe": {"words": True}}))
+    (folder / "words").mkdir()
+    weights = np.ones(2), np.array([[-9.0, 0.0], [9.0, 0.0]]), np.zeros(2)
+    Tfidf(TfidfOptions(), ("lunch", "prize"), *weights).save(folder / "words")
+    store = make_store(adapters[0], {"spam": folder, "topic": adapters[1]["topic"]})
+    settings = ServerSettings(sources={}, port=0, explain=64)
+    with serving(store, settings=settings) as (address, _), opened(browser, address, "desktop", "light") as page:
+        about = page.locator("#about").inner_text()
+        assert about.endswith("reads 64 tokens at a time, TF-IDF of the words beside it")
+        page.locator("#text").fill("word1 lunch")
+        page.locator("#why").check()
+        page.locator("#send").click()
+        assert page.locator(".words").inner_text() == "TF-IDF beside the model: lunch +9.0"

@@ -95,7 +95,7 @@ def sink_edits(places, *, strength):
 @pytest.fixture
 def toy():
     before = [dict(table) for table in TABLES]
-    register_method(Method("toy-sink", "toy", "one more vector to attend to", SinkConfig, "nobody"))
+    register_method(Method("toy-sink", "one more vector to attend to", SinkConfig, "nobody"))
     yield "toy-sink"
     unregister_method("toy-sink")
     assert [dict(table) for table in TABLES] == before
@@ -133,7 +133,7 @@ def test_it_is_a_member_of_a_stack(toy):
 def test_names_are_taken_once(toy):
     for name, config in (("toy-sink", None), ("another", SinkConfig), ("another", PrefixTuningConfig)):
         with pytest.raises(ConfigError, match="is there already; choose another name"):
-            register_method(Method(name, "", "", config, ""))
+            register_method(Method(name, "", config, ""))
     assert "another" not in METHODS
 
 

@@ -176,6 +176,7 @@ class AdapterBank:
         state: Mapping[str, Tensor] | None = None,
         *,
         labels: Sequence[str] | None = None,
+        without_words: bool = False,
     ) -> None:
         """Add an adapter; a batch that is being computed is not disturbed.
 
@@ -184,6 +185,8 @@ class AdapterBank:
             adapter: the folder that ``save_pretrained`` wrote, or what :meth:`read` returned, or a config.
             state: with a config, the tensors that ``peft.get_peft_model_state_dict`` returns.
             labels: what its outputs are called; default: what the card beside it says.
+            without_words: take also one that was trained with ``words: true``. Its logits are then the model's alone:
+                a bank is given tokens, and what TF-IDF adds is of the text.
 
         Raises:
             AdapterError: the name is taken, or the adapter is damaged, or of a kind that a bank does not take.
@@ -199,6 +202,11 @@ class AdapterBank:
             saved = given_adapter(adapter, state or {}, self.prefix, own)
         else:
             saved = read_adapter(adapter, self.prefix)
+        if saved.has_words and not without_words:
+            raise AdapterError(
+                f"{name!r} was trained with words beside it, and a bank is given tokens and cannot add what they say; "
+                "`foretoken serve` does, or add(..., without_words=True) takes the logits of the model alone"
+            )
         with self.lock, torch.inference_mode(False):
             self.entries[name] = self.make_entry(saved, own or saved.labels)
 

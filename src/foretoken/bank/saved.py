@@ -49,11 +49,13 @@ class SavedAdapter:
         config: its config.
         state: its tensors.
         labels: what its outputs are called; None where nobody says.
+        has_words: whether it was trained with TF-IDF beside it.
     """
 
     config: PeftConfig
     state: State
     labels: tuple[str, ...] | None = None
+    has_words: bool = False
 
 
 def canonical(name: str, body: str) -> str:
@@ -78,7 +80,8 @@ def read_adapter(folder: PathLike, body: str) -> SavedAdapter:
     opened = open_tensors(find(folder, TENSORS))
     shapes = {name: tuple(opened.get_slice(name).get_shape()) for name in opened.keys()}  # noqa: SIM118 - no mapping
     config = config_class.from_pretrained(str(folder))
-    return SavedAdapter(config, state_of(shapes, opened.get_tensor, body), labels_of(Path(folder)))
+    card = readable_object(file) or {} if (file := Path(folder) / CARD).is_file() else {}
+    return SavedAdapter(config, state_of(shapes, opened.get_tensor, body), labels_of(card), has_words(card))
 
 
 def given_adapter(
@@ -97,10 +100,15 @@ def state_of(shapes: Mapping[str, tuple[int, ...]], read: Any, body: str) -> Sta
     return State(names, {short: shapes[name] for short, name in names.items()}, read)
 
 
-def labels_of(folder: Path) -> tuple[str, ...] | None:
+def has_words(card: Mapping[str, Any]) -> bool:
+    """Tell whether the card beside an adapter says that it was trained with words beside it."""
+    recipe = card.get("recipe")
+    return isinstance(recipe, dict) and recipe.get("words") is True
+
+
+def labels_of(card: Mapping[str, Any]) -> tuple[str, ...] | None:
     """Return the labels that the card beside an adapter names."""
-    card = readable_object(folder / CARD) if (folder / CARD).is_file() else None
-    labels = None if card is None else card.get("labels")
+    labels = card.get("labels")
     is_list = isinstance(labels, list) and labels and all(isinstance(label, str) for label in labels)
     return tuple(labels) if is_list else None  # type: ignore[arg-type]
 

@@ -233,7 +233,8 @@ def find_columns(where: str, looks: Sequence[Look], options: DataOptions) -> Col
         text = text or _texts_among(free)
         label = label or _labels_among([look for look in free if look.name not in text], options.problem)
         if len(text) != 1 or len(label) != 1:
-            raise _doubt(where, looks, missing, {"text": _longest(looks, text), "label": min(label, default="NAME")})
+            longest = max(((look.words, look.name) for look in looks if look.name in text), default=(0, "NAME"))[1]
+            raise _doubt(where, looks, missing, {"text": longest, "label": min(label, default="NAME")})
     columns = replace(columns, text=next(iter(text), columns.text), label=next(iter(label), columns.label))
     if columns != options.columns:
         _log.info("%s: text is read from column %r, the label from %r", where, columns.text, columns.label)
@@ -294,10 +295,6 @@ def _labels_among(looks: Sequence[Look], problem: str) -> list[str]:
 def _are_alone(looks: Sequence[Look], numbers: Look) -> bool:
     others = [look for look in looks if look.kind != "empty" and look is not numbers]
     return len(numbers.values) <= 20 and all(len(look.values) == look.values.total() for look in others)
-
-
-def _longest(looks: Sequence[Look], names: Sequence[str]) -> str:
-    return max(((look.words, look.name) for look in looks if look.name in names), default=(0, "NAME"))[1]
 
 
 def _tag_columns(options: DataOptions) -> ColumnNames:

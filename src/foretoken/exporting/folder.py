@@ -74,7 +74,6 @@ def config_of(predictor: Predictor, graph: Graph, **more: Any) -> JsonObject:
         **reading_of(predictor),
         "pool": graph.pool,
         "outputs": graph.output_names,
-        "words": predictor.words is not None,
         **answers_of(predictor),
         **more,
     }
@@ -97,11 +96,12 @@ def reading_of(predictor: Predictor) -> JsonObject:
 
 
 def answers_of(predictor: Predictor) -> JsonObject:
-    """Return what differs between the adapters of one model: labels, recalibration, decision, the scale of numbers."""
+    """Return what differs between the adapters of one model: labels, words, recalibration, decision, units."""
     problem = predictor.problem
     fitted = {"scaling": predictor.scaling, "decision": problem.decision}
     targets = {"targets": problem.targets.to_dict()} if isinstance(problem, Regression) else {}
-    return {"labels": predictor.labels} | {name: it and it.to_dict() for name, it in fitted.items()} | targets
+    own = {"labels": predictor.labels, "words": predictor.words is not None}
+    return own | {name: it and it.to_dict() for name, it in fitted.items()} | targets
 
 
 def write_head(graph: Graph, path: Path) -> None:

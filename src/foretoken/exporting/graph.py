@@ -106,10 +106,16 @@ class SharedGraph(nn.Module):
         return functional_call(self.whole, adapter, kwargs=inputs)
 
 
-def make_graph(predictor: Predictor) -> Graph:
-    """Return the graph of a loaded model; logits of tags, and beside words, are left to whoever reads them."""
+def make_graph(predictor: Predictor, *, with_words: bool | None = None) -> Graph:
+    """Return the graph of a loaded model; logits of tags, and beside words, are left to whoever reads them.
+
+    Args:
+        predictor: the model.
+        with_words: whether it is of some adapter that has words; None: whether this one has.
+    """
     problem = predictor.problem
-    whole = problem.has_probabilities and predictor.words is None
+    has_words = predictor.words is not None if with_words is None else with_words
+    whole = problem.has_probabilities and not has_words
     scaling = problem.targets if isinstance(problem, Regression) else predictor.scaling
     link: Link = "sigmoid" if problem.name == MULTI_LABEL else "softmax"
     graph = Graph(predictor.model, scaling, has_probabilities=whole, link=link)

@@ -20,7 +20,7 @@ from tokenizers import Tokenizer
 
 Text: TypeAlias = "str | tuple[str, str]"  # or a pair of texts
 Row: TypeAlias = dict[str, list[int]]  # the inputs of one chunk
-AT_ONCE = 8192  # tokens of a run: memory does not grow with the texts
+AT_ONCE = 2048  # tokens of a run, padding included: memory does not grow with the texts
 
 
 class Reader:
@@ -35,7 +35,7 @@ class Reader:
         if name is not None:
             self.about |= self.about["adapters"][name]
         self.head = dict(np.load(place / f"{name or 'head'}.npz")) if self.about["pool"] else None
-        self.words = Words(folder) if self.about["words"] else None
+        self.words = Words(folder / "words" / (name or "")) if self.about["words"] else None
         if self.about["runtime"] == "torch":
             import torch
 
@@ -63,9 +63,7 @@ class Reader:
 
     def run(self, rows: Sequence[Row], output: str) -> Iterator[np.ndarray]:
         """Yield an output of the graph for every chunk."""
-        size = max(1, AT_ONCE // self.about["max_length"])
-        for start in range(0, len(rows), size):
-            part = rows[start : start + size]
+        for part in _batches(rows):
             inputs = [_padded([row[name] for row in part], fill) for name, fill in _fills(self.about).items()]
             yield from self._outputs(inputs)[self.about["outputs"].index(output)]
 
@@ -78,12 +76,12 @@ class Reader:
 
 
 class Words:
-    """TF-IDF beside the model of a folder."""
+    """TF-IDF beside a model, from two files: ``place`` with .json and .npz."""
 
-    def __init__(self, folder: Path) -> None:
-        about = json.loads((folder / "words.json").read_text(encoding="utf-8"))
+    def __init__(self, place: Path) -> None:
+        about = json.loads(Path(f"{place}.json").read_text(encoding="utf-8"))
         self.places, self.ngrams = {term: place for place, term in enumerate(about["terms"])}, about["ngrams"]
-        self.arrays = dict(np.load(folder / "words.npz"))
+        self.arrays = dict(np.load(f"{place}.npz"))
 
     def offset(self, text: Text) -> np.ndarray:
         """Return what the words of a text, or of a pair's two joined, add to its logits, (C,)."""
@@ -191,6 +189,18 @@ def answer(about: Mapping[str, Any], logits: np.ndarray) -> dict[str, Any]:
         best = (probabilities * decision.get("weights", 1)).argmax()
         said = {"label": labels[best], "probability": float(probabilities[best])}
     return said | {"probabilities": dict(zip(labels, probabilities.tolist(), strict=True))}
+
+
+def _batches(rows: Sequence[Row]) -> Iterator[list[Row]]:
+    part, longest = list[Row](), 0
+    for row in rows:
+        longest = max(longest, len(row["input_ids"]))
+        if part and longest * (len(part) + 1) > AT_ONCE:
+            yield part
+            part, longest = [], len(row["input_ids"])
+        part.append(row)
+    if part:
+        yield part
 
 
 def _fills(about: Mapping[str, Any]) -> dict[str, int]:

@@ -30,9 +30,12 @@ from foretoken.exporting.onnx_file import (
     write_adapter,
     write_onnx,
 )
+from foretoken.exporting.words import WORDS, write_words
 from foretoken.files import JsonObject, make_folder, write_json
 from foretoken.inference.predictor import Predictor
 from foretoken.outputs import check_name, plain_name
+from foretoken.training.run.card import read_card
+from foretoken.training.saved_folder import adapter_folder
 
 ADAPTERS, SUFFIX, MODEL = "adapters", ".onnx_adapter", "model.onnx"
 
@@ -54,18 +57,20 @@ def export_shared(sources: Sequence[Path], folder: Path, load: Callable[[Path], 
     """
     names = adapter_names(sources)
     first = load(sources[0])
-    graph = make_graph(first)
+    with_words = any(read_card(adapter_folder(source)).recipe.words for source in sources)  # one graph has its outputs
+    graph = make_graph(first, with_words=with_words)
     example, *others = samples(first)
     make_folder(folder / ADAPTERS)
     answers, expected = dict[str, JsonObject](), dict[str, list[Inputs]]()
     for name, source in zip(names, sources, strict=True):
         predictor = first if source is sources[0] else load(source)
-        if predictor.words is not None:
-            raise AdapterError(f"{source} has words beside the model, which no adapter's file holds; export it alone")
-        own = graph if predictor is first else make_graph(predictor)
+        own = graph if predictor is first else make_graph(predictor, with_words=with_words)
         check_alike(source, predictor, own, first, graph)
         write_adapter(folder / ADAPTERS / f"{name}{SUFFIX}", adapter_tensors(own))
         write_head(own, folder / ADAPTERS / f"{name}.npz")
+        if predictor.words is not None:
+            make_folder(folder / WORDS)
+            write_words(predictor.words, folder / WORDS / name)
         answers[name], expected[name] = answers_of(predictor), expected_of(own, others)
         check_head(own, expected[name])
     write_shared_graph(graph, example, folder / MODEL, input_names(first))

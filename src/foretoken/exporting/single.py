@@ -23,7 +23,7 @@ from foretoken.exporting.folder import (
 )
 from foretoken.exporting.graph import Graph, make_graph, samples, traced
 from foretoken.exporting.onnx_file import OPSET, check_onnx, run_onnx, session_of, to_int8, write_onnx
-from foretoken.exporting.words import write_words
+from foretoken.exporting.words import WORDS, write_words
 from foretoken.files import write_json
 from foretoken.inference.predictor import Predictor, load_for_inference
 
@@ -61,7 +61,7 @@ def export_one(predictor: Predictor, folder: Path, to: Target, *, int8: bool) ->
     difference = write_graph(predictor, graph, folder / FILES[to], to, int8=int8)
     write_head(graph, folder / HEAD)
     if predictor.words is not None:
-        write_words(predictor.words, folder)
+        write_words(predictor.words, folder / WORDS)
     more = {"opset": OPSET} if to == "onnx" else {}
     values = config_of(predictor, graph, runtime=to, file=FILES[to], int8=int8, largest_difference=difference, **more)
     check_rows(predictor, folder / TOKENIZER, values)

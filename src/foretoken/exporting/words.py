@@ -9,12 +9,12 @@ import numpy as np
 from foretoken.files import os_errors_as_save_error, write_json
 from foretoken.training.baseline.tfidf import Tfidf
 
-TERMS, ARRAYS = "words.json", "words.npz"
+WORDS = "words"
 
 
-def write_words(words: Tfidf, folder: Path) -> None:
-    """Write the two files."""
-    write_json(folder / TERMS, {"terms": list(words.terms), "ngrams": words.options.ngrams})
+def write_words(words: Tfidf, place: Path) -> None:
+    """Write the two files, ``place`` with .json and .npz."""
+    write_json(Path(f"{place}.json"), {"terms": list(words.terms), "ngrams": words.options.ngrams})
     weight, bias = words.slope * words.weight, words.slope * words.bias
-    with os_errors_as_save_error(folder / ARRAYS):
-        np.savez(folder / ARRAYS, idf=words.idf, weight=weight, bias=bias)
+    with os_errors_as_save_error(file := Path(f"{place}.npz")):
+        np.savez(file, idf=words.idf, weight=weight, bias=bias)

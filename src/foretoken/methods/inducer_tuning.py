@@ -129,7 +129,9 @@ class InducerTuningConfig(ForetokenConfig):
                 for part in range(shape.query_maps)
             }
         if self.parallel_bottleneck_size:
-            outputs |= self.parallel_adapter().build(dimensions).outputs
+            size, scale = self.parallel_bottleneck_size, self.parallel_scale
+            adapter = BottleneckAdapterConfig(variant="parallel", bottleneck_size=size, scale=scale)
+            outputs |= adapter.build(dimensions).outputs
         return Sites(
             attention={index: self.make_columns(shape, width) for index, shape in attentions.items()}, outputs=outputs
         )
@@ -148,12 +150,6 @@ class InducerTuningConfig(ForetokenConfig):
         """Return a new update of a query projection between these widths."""
         scale = 1.0 if self.lora_alpha is None else self.lora_alpha / self.lora_r
         return LowRankUpdate(given, output, rank=self.lora_r, scale=scale, dropout=self.lora_dropout)
-
-    def parallel_adapter(self) -> BottleneckAdapterConfig:
-        """Return the config of the adapters at the feed-forward blocks."""
-        return BottleneckAdapterConfig(
-            variant="parallel", bottleneck_size=self.parallel_bottleneck_size, scale=self.parallel_scale
-        )
 
 
 class InducerColumns(ScoreColumns):

@@ -32,104 +32,84 @@ class Method:
 
     Attributes:
         name: what recipes and the command line call it.
-        title: what tables and figures call it.
         summary: what it trains, in one line.
         config: its peft config; None for full fine-tuning, which needs no adapter.
         paper: where it comes from.
     """
 
     name: str
-    title: str
     summary: str
     config: type[PeftConfig] | None
     paper: str
 
 
-MEMBERS: dict[str, Method] = {
-    row.name: row
-    for row in (
-        Method(
-            "prefix-propagation",
-            "prefix-propagation",
-            "a prefix of the hidden states that flows through the stack; a trained matrix is added before each layer",
-            PrefixPropagationConfig,
-            "Li et al. 2023",
-        ),
-        Method(
-            "kernel-propagation",
-            "kernel propagation",
-            "prefix-propagation with text and prefix attended to separately, and a weight between them",
-            KernelPropagationConfig,
-            "Li et al. 2023",
-        ),
-        Method(
-            "prefix-tuning",
-            "prefix-tuning",
-            "keys and values in every attention layer (P-tuning v2)",
-            PrefixTuningConfig,
-            "Li & Liang 2021, Liu et al. 2022",
-        ),
-        Method(
-            "decoupled-prefix",
-            "decoupled prefix",
-            "keys and values in every attention layer, with a softmax of their own beside the text's",
-            DecoupledPrefixConfig,
-            "Wang et al. 2025, Zhang et al. 2023",
-        ),
-        Method(
-            "prompt-tuning",
-            "prompt tuning",
-            "trained embeddings before the text",
-            PromptTuningConfig,
-            "Lester et al. 2021",
-        ),
-        Method(
-            "selective-prefix-tuning",
-            "selective prefix tuning",
-            "a prefix whose weights are masked by their own scores, and a loss that keeps its tokens apart",
-            SelectivePrefixTuningConfig,
-            "Zhang et al. 2024",
-        ),
-        Method(
-            "inducer-tuning",
-            "inducer-tuning",
-            "a virtual key and value per query, made from the query in every attention",
-            InducerTuningConfig,
-            "Chen et al. 2022",
-        ),
-        Method(
-            "aot-p-tuning",
-            "AoT P-tuning",
-            "a vector per token of the vocabulary, added before every layer",
-            AoTPTuningConfig,
-            "Gavrilov & Balagansky 2023",
-        ),
-        Method(
-            "bottleneck-adapter",
-            "bottleneck adapter",
-            "small networks after or beside the sub-layers of each layer",
-            BottleneckAdapterConfig,
-            "Houlsby et al. 2019, Pfeiffer et al. 2021, He et al. 2022",
-        ),
-        Method(
-            "mam-adapter",
-            "MAM adapter",
-            "prefix-tuning, and a parallel adapter at each feed-forward block",
-            MAMAdapterConfig,
-            "He et al. 2022",
-        ),
-        Method("bitfit", "BitFit", "every bias of the body", BitFitConfig, "Ben Zaken et al. 2022"),
-        Method("lora", "LoRA", "low-rank updates of linear maps, through peft", LoraConfig, "Hu et al. 2021"),
-        Method(
-            "query-value-lora",
-            "LoRA (query, value)",
-            "low-rank updates of queries and values, also where one map yields queries, keys and values",
-            QueryValueLoraConfig,
-            "Hu et al. 2021",
-        ),
-        Method("head-only", "head only", "the head alone (linear probe)", HeadOnlyConfig, ""),
-    )
-}
+_ROWS = (
+    Method(
+        "prefix-propagation",
+        "a prefix of the hidden states that flows through the stack; a trained matrix is added before each layer",
+        PrefixPropagationConfig,
+        "Li et al. 2023",
+    ),
+    Method(
+        "kernel-propagation",
+        "prefix-propagation with text and prefix attended to separately, and a weight between them",
+        KernelPropagationConfig,
+        "Li et al. 2023",
+    ),
+    Method(
+        "prefix-tuning",
+        "keys and values in every attention layer (P-tuning v2)",
+        PrefixTuningConfig,
+        "Li & Liang 2021, Liu et al. 2022",
+    ),
+    Method(
+        "decoupled-prefix",
+        "keys and values in every attention layer, with a softmax of their own beside the text's",
+        DecoupledPrefixConfig,
+        "Wang et al. 2025, Zhang et al. 2023",
+    ),
+    Method("prompt-tuning", "trained embeddings before the text", PromptTuningConfig, "Lester et al. 2021"),
+    Method(
+        "selective-prefix-tuning",
+        "a prefix whose weights are masked by their own scores, and a loss that keeps its tokens apart",
+        SelectivePrefixTuningConfig,
+        "Zhang et al. 2024",
+    ),
+    Method(
+        "inducer-tuning",
+        "a virtual key and value per query, made from the query in every attention",
+        InducerTuningConfig,
+        "Chen et al. 2022",
+    ),
+    Method(
+        "aot-p-tuning",
+        "a vector per token of the vocabulary, added before every layer",
+        AoTPTuningConfig,
+        "Gavrilov & Balagansky 2023",
+    ),
+    Method(
+        "bottleneck-adapter",
+        "small networks after or beside the sub-layers of each layer",
+        BottleneckAdapterConfig,
+        "Houlsby et al. 2019, Pfeiffer et al. 2021, He et al. 2022",
+    ),
+    Method(
+        "mam-adapter",
+        "prefix-tuning, and a parallel adapter at each feed-forward block",
+        MAMAdapterConfig,
+        "He et al. 2022",
+    ),
+    Method("bitfit", "every bias of the body", BitFitConfig, "Ben Zaken et al. 2022"),
+    Method("lora", "low-rank updates of linear maps, through peft", LoraConfig, "Hu et al. 2021"),
+    Method(
+        "query-value-lora",
+        "low-rank updates of queries and values, also where one map yields queries, keys and values",
+        QueryValueLoraConfig,
+        "Hu et al. 2021",
+    ),
+    Method("head-only", "the head alone (linear probe)", HeadOnlyConfig, ""),
+)
+MEMBERS: dict[str, Method] = {row.name: row for row in _ROWS}
 
 
 def configured(methods: Mapping[str, Method], name: str, options: Mapping[str, Any]) -> PeftConfig:

@@ -85,7 +85,7 @@ class StackConfig(ForetokenConfig):
     def own_members(self) -> list[ForetokenConfig]:
         """Return the members that foretoken builds itself; those without ``layers`` of their own have the stack's."""
         own = [member for member in self.members() if isinstance(member, ForetokenConfig)]
-        return [member if member.layers is not None else replace(member, layers=self.layers) for member in own]
+        return [replace(m, layers=self.layers) if m.layers is None and self.layers is not None else m for m in own]
 
     def chosen(self, dimensions: Dimensions) -> ChosenLayers:
         """Return all layers: each member chooses its own."""

@@ -14,8 +14,8 @@ from foretoken.methods.stack import StackConfig
 
 METHODS: Mapping[str, Method] = ChainMap(
     {
-        "stack": Method("stack", "stack", "several methods as one adapter", StackConfig, ""),
-        "full": Method("full", "full fine-tuning", "every parameter of the model", None, ""),
+        "stack": Method("stack", "several methods as one adapter", StackConfig, ""),
+        "full": Method("full", "every parameter of the model", None, ""),
     },
     MEMBERS,
 )
@@ -35,6 +35,16 @@ def make_config(name: str, **options: Any) -> PeftConfig:
     foretoken.errors.ConfigError: method 'prefix-propagaton' is not known (did you mean 'prefix-propagation'?); ...
     """
     return configured(METHODS, name, options)
+
+
+def methods_with(fact: str) -> str:
+    """Return the names of the methods whose configs have a fact.
+
+    >>> methods_with("peft_types")
+    'prefix-propagation, prefix-tuning and prompt-tuning'
+    """
+    names = [row.name for row in METHODS.values() if getattr(row.config, fact, None)]
+    return f"{', '.join(names[:-1])} and {names[-1]}"
 
 
 def name_of(config: PeftConfig | None) -> str:

@@ -59,7 +59,8 @@ def expected_calibration_error(
         return _torchmetrics_error(probabilities, labels, n_bins, "l1")
     check_n_bins(n_bins)
     confidence, correct = top_class(*checked_predictions(probabilities, labels))
-    return mean_gap(_mass_index(confidence, n_bins), correct - confidence)
+    ranks = np.searchsorted(np.sort(confidence), confidence)  # equal ones by the lowest of theirs
+    return mean_gap(ranks * n_bins // len(confidence), correct - confidence)
 
 
 def upper_edge_calibration_error(probabilities: ArrayLike, labels: ArrayLike, n_bins: int = 10) -> float:
@@ -199,11 +200,6 @@ def width_index(confidence: NDArray[np.float64], n_bins: int) -> NDArray[np.int6
 
     edges = torch.linspace(0, 1, n_bins + 1, dtype=torch.float32)
     return (torch.bucketize(torch.from_numpy(confidence).float(), edges, right=True) - 1).numpy()
-
-
-def _mass_index(confidence: NDArray[np.float64], n_bins: int) -> NDArray[np.int64]:
-    """Place each confidence by its rank, equal ones by the lowest of their ranks."""
-    return np.searchsorted(np.sort(confidence), confidence) * n_bins // len(confidence)
 
 
 def _bin(lower: float, upper: float, confidence: NDArray[np.float64], correct: NDArray[np.bool_]) -> ReliabilityBin:

@@ -56,7 +56,8 @@ class Adapter:
         is_owned: whether its folder goes when it is removed.
         pool: what vectors of texts are made with of their last states; None for an encoder-decoder, which has two.
         asks_for_global: the model is told which tokens see all others: those of the question (Longformer).
-        words: TF-IDF whose logits are added to the model's; None where it was trained without.
+        has_words: the logits of TF-IDF are added to the model's.
+        words: that, while it is in memory; see :meth:`tfidf`.
     """
 
     name: str
@@ -71,7 +72,30 @@ class Adapter:
     is_owned: bool = False
     pool: Pool | None = "mean"
     asks_for_global: bool = False
+    has_words: bool = False
     words: Tfidf | None = None
+
+    @property
+    def bytes(self) -> int:
+        """Memory of its parameters and of its words, where they are loaded."""
+        return self.info.bytes + self.words_bytes
+
+    @property
+    def words_bytes(self) -> int:
+        """Memory of its words, where they are loaded."""
+        words = self.words
+        return 0 if words is None else words.num_bytes
+
+    def tfidf(self) -> Tfidf | None:
+        """Return the words beside it, read again where they have left the memory; None where there are none.
+
+        Raises:
+            AdapterError: their files are gone or damaged.
+        """
+        words = self.words
+        if words is None and self.has_words:
+            words = self.words = load_words(adapter_folder(self.folder), self.problem)
+        return words
 
     @property
     def labels(self) -> tuple[str, ...]:
@@ -132,7 +156,7 @@ def read_adapter(name: str, key: str, folder: Path, base: SharedBase, info: Adap
         raise AdapterError(f"{folder} has {len(info.labels)} outputs, and choices have one; copy both files again")
     length = problem.max_length(card.max_length, base.config, base.tokenizer)
     settings = replace(frozen.settings, max_length=length, chunks=card.recipe.chunks, max_tokens=card.recipe.max_tokens)
-    return Adapter(
+    adapter = Adapter(
         name=name,
         key=key,
         folder=folder,
@@ -143,8 +167,10 @@ def read_adapter(name: str, key: str, folder: Path, base: SharedBase, info: Adap
         evidence=validation_of(folder, problem, card.scaling),
         pool=frozen.pool if embeds else frozen.pool and "mean",
         asks_for_global=answers and _asks_for_global(base),
-        words=load_words(adapter_folder(folder), problem) if card.recipe.words else None,
+        has_words=card.recipe.words,
     )
+    adapter.tfidf()  # which may be damaged
+    return adapter
 
 
 def frozen_model(base: SharedBase) -> Adapter:

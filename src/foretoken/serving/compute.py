@@ -76,7 +76,7 @@ class MixedBank:
         def add(name: str) -> AdapterInfo:
             try:
                 with self.base.making:
-                    self.together.add(name, saved)
+                    self.together.add(name, saved, without_words=True)  # a task adds them, it has the text
             except (AdapterError, BackboneError) as error:
                 log.info("adapter %s runs apart from the others: %s", name, error)
                 return self.apart.read(folder)(name)

@@ -397,8 +397,11 @@ class Engine:
             seconds = self._retry_after()
         for request in late:
             self.observer.rejected("queue time")
-            waited = now - request.arrived
-            _settle(request.future, error=BusyError(f"waited {waited:.1f} s in the queue, which is too long", seconds))
+            waited, done = now - request.arrived, len(request.results)
+            said = f"waited {waited:.1f} s in the queue, which is too long"
+            if done:  # later it would not be less
+                said = f"{done} of {len(request.rows)} rows were computed in {waited:.1f} s; send less text at once"
+            _settle(request.future, error=BusyError(said, seconds))
         with self._changed:
             self._queue.drop_over()
             budget, ready = self._budget(), self.store.is_ready

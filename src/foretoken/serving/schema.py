@@ -227,6 +227,7 @@ class ModelItem(BaseModel):
     calibrated: bool = False
     decision: dict[str, list[float]] | None = None  # the `weights` or `thresholds` of the labels; null: 1, and 0.5
     explains: bool = False
+    words: bool = False
     dtype: str | None = None
     precision: str | None = None
 

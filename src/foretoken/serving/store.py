@@ -55,8 +55,9 @@ class Store:
 
     @property
     def loaded_bytes(self) -> int:
-        """Memory of the adapters that are loaded."""
-        return sum(adapter.info.bytes for adapter in list(self._loaded.values()))
+        """Memory of the adapters that are loaded, and of words that were read for others."""
+        loaded = list(self._loaded.values())
+        return sum(adapter.bytes for adapter in loaded) + sum(adapter.words_bytes for adapter in self._others())
 
     @property
     def loaded(self) -> list[Adapter]:
@@ -136,7 +137,7 @@ class Store:
                 raise
             raise AdapterError(f"{folder} cannot be loaded ({type(error).__name__}); save or train it again") from error
         run(lambda: self._admit(adapter))
-        log.info("adapter %s loaded: %s, %d bytes", name, adapter.task, adapter.info.bytes)
+        log.info("adapter %s loaded: %s, %d bytes", name, adapter.task, adapter.bytes)
         return adapter
 
     def _check_base(self, folder: Path, *, by_name: bool, accept_changed: bool) -> None:
@@ -230,13 +231,23 @@ class Store:
 
     def _evict(self, needed: set[str]) -> None:
         excess = self.loaded_bytes - self.memory
+        for adapter in self._others() if excess > 0 else ():
+            excess -= adapter.words_bytes
+            adapter.words = None
         for key, adapter in list(self._loaded.items()) if excess > 0 else ():
             if excess <= 0:
                 return
             if key not in needed:
+                excess -= adapter.bytes
                 self._unload(adapter)
-                excess -= adapter.info.bytes
+
+    def _others(self) -> list[Adapter]:
+        """Return the adapters that are not loaded and whose words are: a request had them read."""
+        with self._lock:
+            named = self._named.values()
+            return [adapter for adapter in named if adapter.words is not None and adapter.key not in self._loaded]
 
     def _unload(self, adapter: Adapter) -> None:
+        adapter.words = None
         if self._loaded.pop(adapter.key, None) is not None:
             self.bank.remove(adapter.key)

@@ -218,12 +218,14 @@ def _check_tokens(document: Document, size: int | None) -> None:
 
 def _offset(adapter: Adapter, document: Document) -> np.ndarray | float:
     """Return what the words beside the model add to a document's logits."""
-    if adapter.words is None:
+    if not adapter.has_words:
         return 0.0
     if not isinstance(document.text, str):
         raise WrongTaskError(f"{adapter.name!r} reads words beside the model, which token numbers are not; send texts")
+    words = adapter.tfidf()
+    assert words is not None
     columns = {"text": [document.text]} | ({} if document.pair is None else {"text_pair": [document.pair]})
-    return adapter.words.logits(texts_of(PlainTable(columns)))[0].astype(np.float32)
+    return words.logits(texts_of(PlainTable(columns)))[0].astype(np.float32)
 
 
 def _pooled(adapter: Adapter, results: list[Tensor]) -> np.ndarray:

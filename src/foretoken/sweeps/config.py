@@ -98,7 +98,7 @@ def read_sweep_config(
     path: str | Path, overrides: Sequence[str], errors: Errors, *, output: str | None = None
 ) -> tuple[SweepConfig | None, dict[str, Any]]:
     """Return the options of a sweep file, and its base recipe as plain values; problems of both go to `errors`."""
-    texts = _dotted_texts()
+    texts = [key for key in texts_of(Recipe) if "." in key]  # only in comparison and search have keys of a file dots
     values = {"name": plain_name(Path(path).stem)} | read_yaml(Path(path), texts, what="sweep", keys="key recipe")
     found = build(SweepConfig, values, errors)
     if found is None:
@@ -110,11 +110,6 @@ def read_sweep_config(
         found = replace(found, output=output)
     add_plain_errors(values, errors)
     return found, apply_overrides(base, chosen)
-
-
-def _dotted_texts() -> list[str]:
-    """Return the keys of texts in groups: only in lists of the comparison or search do keys of a file have dots."""
-    return [key for key in texts_of(Recipe) if "." in key]
 
 
 def _without_wrong_keys(values: Values, errors: Errors) -> Values:

@@ -179,12 +179,7 @@ def check_lora_has_weights(config: ForetokenConfig, model: nn.Module) -> None:
         )
 
 
-def name_in_file(key: str, adapter_name: str) -> str:
-    """Return a parameter's name as it stands in the file."""
-    key = key.replace(f".modules_to_save.{adapter_name}.", ".")
-    return re.sub(PARTS.format(re.escape(adapter_name)), r".\1", key)
-
-
 def name_in_model(key: str, adapter_name: str) -> str:
     """Return a parameter's name in the file as a plain model has it, which transformers' own calls load into."""
-    return name_in_file(key, adapter_name).removeprefix(PREFIX)
+    key = key.replace(f".modules_to_save.{adapter_name}.", ".")
+    return re.sub(PARTS.format(re.escape(adapter_name)), r".\1", key).removeprefix(PREFIX)

@@ -18,6 +18,7 @@ from foretoken.attention.rotary import unrotated
 from foretoken.errors import AdapterError, BackboneError
 from foretoken.files import PathLike
 from foretoken.methods.sites import ScoreColumns
+from foretoken.methods.table import methods_with
 from foretoken.tuner.forward.plan import Plan, make_groups
 from foretoken.tuner.model_hooks import ModelHooks, find_model_hooks, model_hooks_of
 from foretoken.tuner.probe import adapters_off, rotations
@@ -209,9 +210,8 @@ def check_cache(model_hooks: ModelHooks, names: list[str]) -> None:
             )
         if not config.is_cache():
             raise AdapterError(
-                f"adapter {name!r} ({type(config).__name__}) is more than keys and values in front of the text: what "
-                "a cache takes is prefix-propagation, prefix-tuning, prompt tuning and stacks of these alone, and "
-                "without position_free"
+                f"adapter {name!r} ({type(config).__name__}) is more than keys and values in front of the text: a "
+                f"cache takes {methods_with('peft_types')}, and stacks of these alone, without position_free"
             )
 
 

@@ -14,6 +14,7 @@ import subprocess
 import sys
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from copy import copy
+from itertools import chain
 from typing import Any
 
 import torch
@@ -66,7 +67,8 @@ def check_fits(config: ForetokenConfig, dimensions: Dimensions, model: nn.Module
     except (RuntimeError, TypeError, OverflowError) as error:
         reason = " ".join(str(error).split())[:150]
         raise ConfigError(f"{type(config).__name__} has sizes that no tensor can have ({reason}); {SMALLER}") from error
-    new = {id(tensor): tensor for module in sites.modules() for tensor in tensors_of(module) if tensor.is_meta}
+    held = (tensor for module in sites.modules() for tensor in chain(module.parameters(), module.buffers()))
+    new = {id(tensor): tensor for tensor in held if tensor.is_meta}
     numbers = sum(tensor.numel() for tensor in new.values())
     numbers += copied_numbers(config.modules_with(dimensions.heads) or (), model)
     check_memory(numbers * BYTES, what=f"the adapter ({type(config).__name__})", remedy=SMALLER)
@@ -82,12 +84,6 @@ class WithoutValues(TorchFunctionMode):
         if getattr(func, "__name__", "") in FILLS:
             return args[0] if args else kwargs["tensor"]
         return func(*args, **kwargs)
-
-
-def tensors_of(module: nn.Module) -> Iterator[Tensor]:
-    """Yield parameters and buffers."""
-    yield from module.parameters()
-    yield from module.buffers()
 
 
 def check_lora(lora: PeftConfig, model: nn.Module) -> None:

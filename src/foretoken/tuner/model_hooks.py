@@ -99,7 +99,7 @@ class ModelHooks:
     def stack_of(self, module: nn.Module) -> int:
         """Return the number of the stack that a module belongs to; what lies outside of all goes with the first."""
         # asked anew each time: peft puts its LoRA in the places of modules
-        return next((number for number, hooks in enumerate(self.stacks) if hooks.contains(module)), 0)
+        return next((number for number, hooks in enumerate(self.stacks) if module in {*hooks.module.modules()}), 0)
 
     def attach(self, target: Target, module: nn.Module, adapter: str) -> None:
         """Put an adapter's module where it belongs.

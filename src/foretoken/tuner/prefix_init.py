@@ -18,7 +18,7 @@ from foretoken.errors import AdapterError, ConfigError, cut
 from foretoken.methods.base import ForetokenConfig, PrefixStart
 from foretoken.methods.dimensions import Dimensions
 from foretoken.methods.sites import FrozenStates, Sites
-from foretoken.methods.table import METHODS, name_of
+from foretoken.methods.table import methods_with, name_of
 from foretoken.tuner.adapter_files import read_config, read_tensors
 from foretoken.tuner.checks import PREFIX, check_same_backbone
 from foretoken.tuner.forward.sites import NAME
@@ -77,11 +77,8 @@ def initialise(model_hooks: ModelHooks, adapter_name: str, sources: Sequence[Sou
     """
     for (config, sites), source in zip(methods_of(*model_hooks.built[adapter_name]), sources, strict=True):
         start = config.prefix_start()
-        if (
-            start is None
-            or source is None
-            or any(has_no_data(module) for module in (model_hooks.body, *sites.modules()))
-        ):
+        parameters = (parameter for module in (model_hooks.body, *sites.modules()) for parameter in module.parameters())
+        if start is None or source is None or any(parameter.is_meta for parameter in parameters):  # weights are to come
             continue
         if isinstance(source, SavedAdapter):
             copy_adapter(source, start.length, sites, model_hooks)
@@ -123,7 +120,7 @@ def initialise_prefix(model: nn.Module, *, token_ids: Sequence[int] | Tensor, ad
     starts = [(config.prefix_start(), sites) for config, sites in methods_of(*model_hooks.built[adapter_name])]
     prefixes = [(start, sites) for start, sites in starts if start is not None]
     if not prefixes:
-        raise AdapterError(f"adapter {adapter_name!r} has no prefix; {prefix_methods()} have one")
+        raise AdapterError(f"adapter {adapter_name!r} has no prefix; {methods_with('has_prefix')} have one")
     for start, sites in prefixes:
         initialise_from_tokens(ids, start, sites, model_hooks)
 
@@ -141,11 +138,6 @@ def initialise_from_tokens(tokens: list[int], start: PrefixStart, sites: Sites, 
         )
     text = torch.tensor(list(islice(cycle(tokens), start.length)))
     write_states(sites, frozen_states(model_hooks, text))
-
-
-def has_no_data(module: nn.Module) -> bool:
-    """Tell whether a module is a sketch on the meta device, whose weights are to come."""
-    return any(parameter.is_meta for parameter in module.parameters())
 
 
 def states_in_pieces(model_hooks: ModelHooks, text: Tensor) -> FrozenStates:
@@ -220,12 +212,6 @@ def methods_of(config: ForetokenConfig, sites: Sites) -> Sequence[tuple[Foretoke
     return sites.members or ((config, sites),)
 
 
-def prefix_methods() -> str:
-    """Return the names of the methods that have a prefix."""
-    names = [row.name for row in METHODS.values() if getattr(row.config, "has_prefix", False)]
-    return f"{', '.join(names[:-1])} and {names[-1]}"
-
-
 def saved_adapter(config: ForetokenConfig, source: str, body: nn.Module, dimensions: Dimensions) -> SavedAdapter:
     """Return the tensors of the adapter that a new one of the same method starts from.
 
@@ -270,8 +256,7 @@ def saved_config(source: str, config: ForetokenConfig) -> ForetokenConfig:
     """
     saved = read_config(source)
     if saved["peft_type"] != config.method_type:
-        wanted = name_of(config)
-        raise AdapterError(f"{source} is not an adapter of {wanted}; a prefix starts from one of its own method")
+        raise AdapterError(f"{source} is not an adapter of {name_of(config)}; a prefix starts from one of its own")
     known = {item.name for item in fields(config) if item.init}
     return type(config)(**{name: value for name, value in saved.items() if name in known})
 

@@ -136,7 +136,7 @@ def _print_search(record: Values) -> None:
     rounds: dict[int, dict[float, float | None]] = {}
     for item in search["tried"]:
         rounds.setdefault(item["steps"], {})[item["rate"]] = item["loss"]
-    if not rounds:  # there were too few documents to search with, which the log says
+    if not rounds:  # the log says why there was no search
         return
     header = ("learning rate", *(f"{steps} steps" for steps in rounds), "")
     rows = [

@@ -12,8 +12,9 @@ from foretoken.data.checks import tag_names
 from foretoken.data.examples import TaggedExample
 from foretoken.data.load import load_data
 from foretoken.data.options import DataOptions
-from foretoken.data.readers.conll import join, read_tagged, to_iob2
+from foretoken.data.readers.conll import join, read_tagged
 from foretoken.data.readers.rows import ColumnNames
+from foretoken.data.readers.tagging.schemes import to_iob2
 from foretoken.data.tasks.table import TASKS
 from foretoken.errors import DataError
 

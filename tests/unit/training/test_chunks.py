@@ -5,6 +5,7 @@ from itertools import pairwise
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from transformers import ByT5Tokenizer, CanineTokenizer
 
 from foretoken.training.options import ChunkOptions
 from foretoken.training.tokens.chunks import DrawnChunks, sentence_ends, spans
@@ -78,6 +79,22 @@ def test_pairs_read_all_of_the_longer_text_with_the_shorter_one_in_every_chunk(i
     assert last == longer  # all of it
     assert (counts.longest, counts.truncated) == (longer + shorter + 3, int(len(kept) < shorter))
     assert ("1 of 1 pairs with the end of the shorter text cut off" in said) == bool(counts.truncated)
+
+
+@pytest.mark.parametrize("kind", [ByT5Tokenizer, CanineTokenizer])
+@pytest.mark.parametrize("is_first", [True, False])
+def test_tokenizers_in_python_which_know_no_owners_read_pairs_whole_too(kind, is_first):
+    tokenizer, length, short = kind(), 32, "</s> ab"  # read as one token, and no special one of the pair
+    long = "".join(chr(97 + number * 3 % 26) for number in range(99))
+    assert not tokenizer.is_fast
+    rows, counts, said = read(*((long, short) if is_first else (short, long)), tokenizer, length, overlap=0)
+    own = tokenizer("", "", return_attention_mask=False)
+    size = length - len(own["input_ids"]) - len(tokenizer(short, add_special_tokens=False)["input_ids"])
+    pieces = [long[begin : begin + size] for begin in range(0, len(long), size)]
+    sides = [(piece, short) if is_first else (short, piece) for piece in pieces]
+    assert rows == [dict(tokenizer(*pair, return_attention_mask=False)) for pair in sides]
+    assert counts.truncated == 0
+    assert said.endswith("1 read in chunks, none truncated")
 
 
 def table(count, first=0):

@@ -13,16 +13,8 @@ from foretoken.training.recipe.reading import parse_overrides
 from foretoken.training.recipe.recipe import Recipe, as_begun, build_recipe, checked, load_recipe
 
 ROOT = Path(__file__).parents[3]
-RATES = {
-    "prefix-propagation": 0.03,
-    "kernel-propagation": 0.03,
-    "prefix-tuning": 0.03,
-    "prompt-tuning": 0.03,
-    "selective-prefix-tuning": 0.03,
-    "decoupled-prefix": 0.01,
-    "aot-p-tuning": 0.001,
-    "bottleneck-adapter": 0.001,
-}  # others: 0.003
+PREFIXES = ("prefix-propagation", "kernel-propagation", "prefix-tuning", "prompt-tuning", "selective-prefix-tuning")
+RATES = dict.fromkeys(PREFIXES, 0.03) | {"decoupled-prefix": 0.01, "aot-p-tuning": 0.001, "bottleneck-adapter": 0.001}
 SMALLEST = {"model": "minilm", "data": {"task": "pydocs"}, "method": {"name": "lora"}}
 SMALLEST_YAML = "model: minilm\ndata: {task: pydocs}\nmethod: lora\n"
 

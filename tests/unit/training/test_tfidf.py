@@ -2,6 +2,7 @@
 
 import json
 import shutil
+import tracemalloc
 
 import numpy as np
 import pytest
@@ -14,8 +15,8 @@ from sklearn.pipeline import make_pipeline
 from sklearn.svm import LinearSVC
 
 from foretoken.errors import AdapterError, ConfigError
-from foretoken.training.baseline.options import TfidfOptions, tfidf_errors
-from foretoken.training.baseline.tfidf import VOCABULARY, WEIGHTS, check_problem, fit, load, texts_of
+from foretoken.training.baseline.options import TfidfOptions, tfidf_options
+from foretoken.training.baseline.tfidf import VOCABULARY, WEIGHTS, Tfidf, check_problem, fit, load, texts_of
 from foretoken.training.problems import make_problem
 
 WORDS = [f"w{number}" for number in range(30)]
@@ -120,7 +121,9 @@ def test_what_cannot_be_fitted_is_said_in_one_line():
         check_problem(make_problem("token-classification", ["O", "B-x"]))
     with pytest.raises(ConfigError, match="one label alone"):
         fit(TfidfOptions(), classes(2), train.filter(lambda row: row["label"] == 1), train)
-    assert tfidf_errors({"name": "tf-idf", "ngrams": 0, "minimum": 2}) == [
+    errors = []
+    assert tfidf_options({"name": "tf-idf", "ngrams": 0, "minimum": 2}, errors) is None
+    assert errors == [
         "method.minimum: no such key; known: C, min_df, ngrams",
         "method.ngrams: got 0, expected at least 1",
     ]
@@ -160,3 +163,20 @@ def test_damaged_files_are_refused(saved, tmp_path, damage):
     DAMAGE[damage](folder)
     with pytest.raises(AdapterError, match=r"tfidf\.(json|safetensors)"):
         load(folder)
+
+
+@pytest.mark.parametrize("classes", [2, 30])
+def test_its_bytes_are_what_it_takes_in_memory(classes, tmp_path):
+    terms = tuple(f"word{number}" + " of two" * (number % 3) for number in range(20_000))
+    random = np.random.default_rng(0)
+    weights = random.random(len(terms)), random.random((classes, len(terms))), random.random(classes)
+    Tfidf(TfidfOptions(), terms, *weights).save(tmp_path)
+    load(tmp_path).logits(["word1"])  # imports
+    tracemalloc.start()
+    try:
+        found = load(tmp_path)
+        found.logits(["word1"])
+        taken, _ = tracemalloc.get_traced_memory()
+    finally:
+        tracemalloc.stop()
+    assert found.num_bytes == pytest.approx(taken, rel=0.05)

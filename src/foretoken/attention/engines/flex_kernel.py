@@ -26,13 +26,9 @@ GRAPHS = 64  # a model in training and evaluation needs a few; the limit of 8 wo
 def compiled(backend: str) -> Callable[..., tuple[Tensor, Tensor]]:
     """Return FlexAttention with its log-sum-exp as one graph, compiled once for all lengths."""
     function = with_lse(importlib.import_module(MODULE))
-    options: dict[str, Any] = graph_limit(torch.compile)
+    has_limit = "recompile_limit" in inspect.signature(torch.compile).parameters  # 2.13 has, 2.6 has not
+    options: dict[str, Any] = {"recompile_limit": GRAPHS} if has_limit else {}  # more graphs than the usual 8
     return torch.compile(function, backend=backend, dynamic=True, fullgraph=True, **options)
-
-
-def graph_limit(compiler: Callable[..., object]) -> dict[str, int]:
-    """Return the argument that allows more graphs than the usual 8, where torch has it (2.13 has, 2.6 has not)."""
-    return {"recompile_limit": GRAPHS} if "recompile_limit" in inspect.signature(compiler).parameters else {}
 
 
 def with_lse(module: ModuleType) -> Callable[..., tuple[Tensor, Tensor]]:

@@ -13,10 +13,9 @@ from foretoken.data.readers.encodings import UTF_8
 from foretoken.data.readers.files import local_path
 from foretoken.data.readers.rows import ColumnNames
 from foretoken.data.readers.tagging.blocks import blocks_of, lines_of, places_of, read_blocks
-from foretoken.data.readers.tagging.schemes import BIO, to_iob2
+from foretoken.data.readers.tagging.schemes import BIO
 from foretoken.data.readers.tagging.sentences import tagged_examples
 
-__all__ = ["join", "read_tagged", "to_iob2"]
 _TAGGED = ColumnNames(problem=TOKEN_CLASSIFICATION)
 
 

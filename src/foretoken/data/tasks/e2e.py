@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
-from pathlib import Path, PurePosixPath
+from pathlib import Path
 
 from foretoken.data.documents import Splits
 from foretoken.data.examples import GenerationExample
@@ -28,7 +28,8 @@ def read(path: Path, _: DataOptions) -> Splits:
         MissingDataError: a file is missing.
         DataError: a row is malformed; the message names file and line.
     """
-    found = {name.name: (where, content) for name, where, content in raw_files(path, "e2e-dataset.zip", _is_wanted)}
+    files = raw_files(path, "e2e-dataset.zip", lambda name: name.name in _FILES.values())
+    found = {name.name: (where, content) for name, where, content in files}
     missing = [name for name in _FILES.values() if name not in found]
     if missing:
         raise MissingDataError(f"{path}: no {', '.join(missing)} here, and no e2e-dataset.zip with all of them")
@@ -50,7 +51,3 @@ def from_rows(_: str, rows: Iterable[UsableRow], columns: tuple[str, str] = _HUB
         GenerationExample(str(number), mr, tuple(references), where)
         for number, (mr, (where, references)) in enumerate(found.items())
     ]
-
-
-def _is_wanted(name: PurePosixPath) -> bool:
-    return name.name in _FILES.values()

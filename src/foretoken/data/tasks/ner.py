@@ -9,9 +9,10 @@ from pathlib import Path
 from foretoken.data.documents import Splits
 from foretoken.data.examples import OUTSIDE, TaggedExample
 from foretoken.data.options import DataOptions
-from foretoken.data.readers.conll import read_tagged, to_iob2
+from foretoken.data.readers.conll import read_tagged
 from foretoken.data.readers.rows import UsableRow
 from foretoken.data.readers.tagging.conll2012 import conll2012_folder, read_conll2012
+from foretoken.data.readers.tagging.schemes import to_iob2
 from foretoken.data.tasks.base import from_files, raw_folder
 from foretoken.errors import DataError, MissingDataError
 

@@ -32,7 +32,7 @@ SOURCES: dict[str, tuple[str, ...]] = {  # topic: files of packages
 }
 _Documented = ast.Module | ast.ClassDef | ast.FunctionDef | ast.AsyncFunctionDef
 PACKAGES = sorted({pattern.split("/")[0] for patterns in SOURCES.values() for pattern in patterns})
-SHORTEST, LONGEST = 300, 3000  # words per document, roughly
+SHORTEST, LONGEST = 300, 1200  # words per document, roughly
 PER_FILE, PER_TOPIC = 8, 120  # documents, so that no file and no topic dominates
 SHARES = {"train": 0.7, "validation": 0.15, "test": 0.15}
 _UNREAD = frozenset({"tests", "testing", "_testing", "externals", "csgraph", "_lib", "conftest.py"})

@@ -43,7 +43,7 @@ def read(path: Path, _: DataOptions) -> Splits:
         DataError: malformed XML, or an entry has no triples or no text.
     """
     splits: dict[str, list[GenerationExample]] = {"train": [], "validation": [], "test": []}
-    for name, where, content in raw_files(path, _ARCHIVE, _is_xml):
+    for name, where, content in raw_files(path, _ARCHIVE, lambda name: name.suffix == ".xml"):
         split = _split(name)
         if split is not None:
             splits[split].extend(_examples(where, name.stem, content, parts=split == "test"))
@@ -98,7 +98,3 @@ def _split(name: PurePosixPath) -> str | None:
     if name.name == _TEST:
         return "test"
     return next((_FOLDERS[part] for part in name.parts[:-1] if part in _FOLDERS), None)
-
-
-def _is_xml(name: PurePosixPath) -> bool:
-    return name.suffix == ".xml"

@@ -112,8 +112,9 @@ def _means(results: Results, rows: Iterable[Sequence[Group]]) -> list[Cell]:
 
 def _matrix(title: str, results: Results, columns: Sequence[Column], caption: str, *, mean: bool = False) -> Table:
     members = by(sorted(results.chosen, key=lambda group: (group.model, group.label)), results.named)
+    by_task = [{group.task: group for group in reversed(groups)} for groups in members.values()]
     scored = [
-        score_column([_on(groups, column.task) for groups in members.values()], column.metric, results.average)
+        score_column([groups.get(column.task) for groups in by_task], column.metric, results.average)
         for column in columns
     ]
     scored += [_means(results, members.values())] if mean else []
@@ -134,10 +135,6 @@ def _matrix(title: str, results: Results, columns: Sequence[Column], caption: st
 def _heads(columns: Sequence[Column]) -> list[tuple[str, int]]:
     tasks = list(dict.fromkeys(column.task for column in columns))
     return [(task, sum(column.task == task for column in columns)) for task in tasks]
-
-
-def _on(groups: Sequence[Group], task: str) -> Group | None:
-    return next((group for group in groups if group.task == task), None)
 
 
 def _range(values: Sequence[float], form: str) -> str:

@@ -89,7 +89,7 @@ def comparisons_table(results: Results, comparisons: Sequence[Comparison], task:
     rows = tuple(
         (
             *words(results.named(item.one), results.named(item.other)),
-            *_seed_test(item),
+            *_tested(item.one.metric, item.difference, item.over_seeds, item.holm_over_seeds),
             *([p_value(item.paper)] if paper else []),
             *_document_test(item),
         )
@@ -159,10 +159,6 @@ def _statistics(group: Group) -> list[Cell]:
         *(Cell(printed(group.metric, value), value) for value in spans),
         validation,
     ]
-
-
-def _seed_test(item: Comparison) -> list[Cell]:
-    return _tested(item.one.metric, item.difference, item.over_seeds, item.holm_over_seeds)
 
 
 def _document_test(item: Comparison) -> list[Cell]:

@@ -58,6 +58,7 @@ async def metrics(service: ServiceOf) -> Response:
 async def models(service: ServiceOf) -> ModelsAnswer:
     """List the adapters; their `parent` is the pretrained model, which is the last one.
 
+    Of an adapter with `words` the logits of TF-IDF are added to the model's.
     `dtype` is that of an adapter's own numbers as they are kept, `precision` what the pretrained model computes in.
     """
     store = service.running.store
@@ -103,6 +104,7 @@ def _item(adapter: Adapter, service: Service) -> ModelItem:
         root=adapter.name,
         explains=service.explainer is not None and adapter.task in CLASSIFIED,
         parent=store.base_name,
+        words=adapter.has_words,
         task=adapter.task,
         labels=list(adapter.labels),
         method=adapter.info.method,

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from foretoken.errors import ConfigError
 from foretoken.options import Errors, Values, build, option
 
 TF_IDF = "tf-idf"
@@ -36,25 +35,6 @@ def is_baseline(method: Values) -> bool:
     return method.get("name") == TF_IDF
 
 
-def tfidf_errors(method: Values) -> Errors:
-    """Return one line per problem of the group's options."""
-    errors: Errors = []
-    build(TfidfOptions, _given(method), errors, "method.")
-    return errors
-
-
-def tfidf_options(method: Values) -> TfidfOptions:
-    """Return the options of a recipe's method group.
-
-    Raises:
-        ConfigError: the group has problems; all of them are named.
-    """
-    errors: Errors = []
-    options = build(TfidfOptions, _given(method), errors, "method.")
-    if options is None:
-        raise ConfigError("; ".join(errors))
-    return options
-
-
-def _given(method: Values) -> Values:
-    return {name: value for name, value in method.items() if name != "name"}
+def tfidf_options(method: Values, errors: Errors) -> TfidfOptions | None:
+    """Return the options of a recipe's method group; one line per problem goes to errors, and there are none."""
+    return build(TfidfOptions, {name: value for name, value in method.items() if name != "name"}, errors, "method.")

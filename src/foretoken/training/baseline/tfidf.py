@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+import sys
 from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
@@ -59,9 +60,17 @@ class Tfidf:
         """Trained numbers of the linear model."""
         return self.weight.size + self.bias.size
 
+    @cached_property
+    def num_bytes(self) -> int:
+        """Memory of the arrays, and of the terms with the places that the vectorizer looks them up by."""
+        known = self._vectorizer
+        known.transform([""])  # makes the second of its two vocabularies
+        places = (known.vocabulary, known.vocabulary_, self.terms, *self.terms, *known.vocabulary_.values())
+        return sum(array.nbytes for array in (self.idf, self.weight, self.bias)) + sum(map(sys.getsizeof, places))
+
     def logits(self, texts: Sequence[str]) -> Array:
         """Return logits [n, C], or predicted numbers [n, K] in standard deviations."""
-        return self.slope * _linear(self._vectorizer.transform(texts), self.weight, self.bias)
+        return self.slope * np.asarray(self._vectorizer.transform(texts) @ self.weight.T + self.bias)
 
     def contributions(self, texts: Sequence[str], target: int) -> list[tuple[tuple[int, int, int], float]]:
         """Return what the words of a text, or of a pair's two, add to a logit, and where they stand (begin, end, text).
@@ -231,10 +240,6 @@ def _is_vocabulary(terms: object) -> TypeGuard[list[str]]:
         and all(isinstance(term, str) for term in terms)
         and len(set(terms)) == len(terms)
     )
-
-
-def _linear(x: csr_matrix, weight: Array, bias: Array) -> Array:
-    return np.asarray(x @ weight.T + bias)
 
 
 def _ridge(x: csr_matrix, values: Array, strength: float) -> tuple[Array, Array]:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import warnings
 from collections.abc import Mapping, Sequence
-from dataclasses import Field, fields
 from functools import cache
 from typing import Any, get_type_hints
 
@@ -42,15 +41,6 @@ def option_types(name: str) -> dict[str, Any]:
     hints = _type_hints(config)
     known = {option: hints.get(option, Any) for option in option_names(config)}
     return known | ({LAYERS: Layers} if issubclass(config, LoraConfig) else {})
-
-
-def option_fields(name: str) -> list[Field[object]]:
-    """Return the fields of a method's options, with their help texts."""
-    config: Any = METHODS[name].config
-    known = option_types(name)
-    own = [] if config is None else [item for item in fields(config) if item.name in known]
-    ours = [item for item in fields(ForetokenConfig) if item.name in known and item.name not in {o.name for o in own}]
-    return own + ours
 
 
 def build_config(method: Values, task_type: str = "SEQ_CLS") -> PeftConfig | None:
@@ -99,21 +89,13 @@ def names_layers(method: Values) -> bool:
     return method.get(LAYERS) not in (None, ALL) or any(map(names_layers, members))
 
 
-def check_lora_layers(options: Values) -> None:
-    """Raise ConfigError for layers that cannot be, or that are named twice: LoRA has a name of its own for them."""
-    check_layers(options.get(LAYERS))
-    if options.get(LAYERS) is not None and options.get("layers_to_transform") is not None:
-        raise ConfigError("layers and layers_to_transform name the same; give one of them")
-
-
 def _read_config(method: Values, key: str, errors: Errors, task_type: str = "SEQ_CLS") -> PeftConfig | None:
     """Build a method's config; each problem goes to `errors`. None for those, and for full fine-tuning."""
     name, before = method.get("name"), len(errors)
-    if not isinstance(name, str):
-        errors.append(f"{key}.name: is required, one of {', '.join([*METHODS, TF_IDF])}")
-        return None
-    if name not in METHODS:
-        errors.append(f"{key}.name: {no_such('method', name, [*METHODS, TF_IDF])}")
+    if not isinstance(name, str) or name not in METHODS:
+        known = [*METHODS, TF_IDF]
+        wrong = no_such("method", name, known) if isinstance(name, str) else f"is required, one of {', '.join(known)}"
+        errors.append(f"{key}.name: {wrong}")
         return None
     options = _read_options(method, option_types(name), key, errors)
     config = METHODS[name].config
@@ -121,8 +103,9 @@ def _read_config(method: Values, key: str, errors: Errors, task_type: str = "SEQ
         return None
     try:
         if issubclass(config, LoraConfig):
-            check_lora_layers(options)
-            options.pop(LAYERS, None)
+            check_layers(layers := options.pop(LAYERS, None))
+            if layers is not None and options.get("layers_to_transform") is not None:
+                raise ConfigError("layers and layers_to_transform name the same; give one of them")
         return config(task_type=task_type, **options)
     except (ValueError, TypeError) as error:
         errors.append(f"{key}: {error}")

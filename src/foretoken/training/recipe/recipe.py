@@ -13,7 +13,7 @@ from foretoken.errors import RecipeError
 from foretoken.limits import LONGEST_DOCUMENT, MOST_BINS
 from foretoken.options import Errors, Values, build, flatten, is_number, option, texts_of, to_dict
 from foretoken.outputs import check_name, plain_name
-from foretoken.training.baseline.options import is_baseline, tfidf_errors
+from foretoken.training.baseline.options import is_baseline, tfidf_options
 from foretoken.training.options import (
     AUTO,
     PRECISION,
@@ -233,7 +233,7 @@ def _check_names(values: Values, errors: Errors) -> PeftConfig | None:
         errors += [f"data: {error}" for error in task_errors(data)]
     if isinstance(method, Mapping):
         if is_baseline(method):
-            errors += tfidf_errors(method)
+            tfidf_options(method, errors)
         else:
             config = read_config(method, errors)
         if is_baseline(method) and values.get("start_from") is not None:

@@ -45,7 +45,8 @@ def train_baseline(recipe: Recipe, measured: Sequence[str], data: Loaded | None 
     Raises:
         ForetokenError: the data cannot be used, or something cannot be written.
     """
-    options, memory = tfidf_options(recipe.method), PeakMemory()
+    options, memory = tfidf_options(recipe.method, []), PeakMemory()
+    assert options is not None  # checked with the recipe
     data = data or load_data(recipe.data)
     problem = problem_of(recipe, data)
     check_problem(problem)

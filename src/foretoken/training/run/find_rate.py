@@ -93,6 +93,12 @@ def find_rate(recipe: Recipe, prepared: Prepared, *, checkpoints: Path) -> JsonO
     return found | {"chosen": chosen, "start_loss": start, "seconds": time.perf_counter() - began}
 
 
+def no_search(recipe: Recipe, why: str) -> JsonObject:
+    """Return what a record says of a search that is left out, and say why."""
+    log.warning("no learning rate is searched: %s", why)
+    return {"chosen": recipe.training.peak_learning_rate, "tried": []}
+
+
 def candidates(middle: float) -> list[float]:
     """Return learning rates at equal distances on a logarithmic scale, in two digits.
 

@@ -164,7 +164,9 @@ def differing_keys(before: Mapping[str, object], now: Mapping[str, object]) -> l
     Keys that are newer than the first recipe are compared with their defaults, and what the second one leaves to
     foretoken is free.
     """
-    old, new = (_still_there(flatten(recipe)) for recipe in (before, now))
+    recipes = (flatten(recipe).items() for recipe in (before, now))
+    # without keys that left since, where they asked for nothing
+    old, new = ({key: value for key, value in recipe if value or key not in left.KEYS} for recipe in recipes)
     known, free = defaults(Recipe), {*_FREE, *new.get("auto", ())}
     free |= {key for key in {**old, **new} if key.partition(".")[0] in free}  # the options of a group
     return [
@@ -172,11 +174,6 @@ def differing_keys(before: Mapping[str, object], now: Mapping[str, object]) -> l
         for key in {**old, **new}
         if key not in free and old.get(key, known.get(key, _ABSENT)) != new.get(key, known.get(key, _ABSENT))
     ]
-
-
-def _still_there(recipe: JsonObject) -> JsonObject:
-    """Leave out keys that left since, where they asked for nothing."""
-    return {key: value for key, value in recipe.items() if value or key not in left.KEYS}
 
 
 def history(log: Sequence[JsonObject]) -> list[JsonObject]:

@@ -178,13 +178,9 @@ def comparable(value: Any) -> Any:
 
 def output_layer(model: nn.Module, num_labels: int) -> str:
     """Return the name of the last linear map of a model's head, which has a row for each label."""
-    inner = inner_of(model)
-    paths = [
-        path.replace(".modules_to_save.default", "")
-        for path, module in inner.named_modules()
-        if isinstance(module, nn.Linear) and module.out_features == num_labels and "original_module" not in path
-    ]
-    return paths[-1]
+    maps = ((path, module) for path, module in inner_of(model).named_modules() if isinstance(module, nn.Linear))
+    paths = [path for path, module in maps if module.out_features == num_labels and "original_module" not in path]
+    return paths[-1].replace(".modules_to_save.default", "")
 
 
 def take_up(model: nn.Module, given: Mapping[str, Tensor], rows: Sequence[int | None] | None) -> None:

@@ -29,6 +29,7 @@ from foretoken.training.recipe.recipe import Recipe, as_begun, checked, with_aut
 from foretoken.training.run.baseline import train_baseline
 from foretoken.training.run.baselines import add_baselines
 from foretoken.training.run.find_rate import find_rate as search_rate
+from foretoken.training.run.find_rate import no_search
 from foretoken.training.run.fingerprint import differing, refuse_changes
 from foretoken.training.run.idle import SayIdle
 from foretoken.training.run.model_card import write_model_card
@@ -213,6 +214,8 @@ def _train(
                 prepared = _weigh_words(prepared, head)
                 record.update(words=summary(prepared)["words"])
             if search is not None:
+                if not search and head is not None and prepared.trains_head_alone:
+                    search = no_search(recipe, "a head alone has no steps once it is fitted")
                 search = search or search_rate(recipe, prepared, checkpoints=_checkpoints(recipe))
                 recipe = with_training(recipe, learning_rate=search["chosen"])
                 record.update(recipe=recipe_to_json(recipe), **{RATE_SEARCH: search})

@@ -36,15 +36,13 @@ class BucketSampler(Sampler[int]):
     def __iter__(self) -> Iterator[int]:
         generator = torch.Generator().manual_seed(self.seed * 1_000_003 + self.epoch)
         order = torch.randperm(len(self.lengths), generator=generator).tolist()
-        batches = [batch for pool in _chunks(order, self.batch_size * self._pool()) for batch in self._bucket(pool)]
-        yield from self._shuffled(batches, generator)
+        pools = _chunks(order, self.batch_size * self._pool())
+        alike = (sorted(pool, key=lambda index: self.lengths[index]) for pool in pools)
+        yield from self._shuffled([batch for pool in alike for batch in _chunks(pool, self.batch_size)], generator)
 
     def _pool(self) -> int:
         """Few documents: pools of a quarter of them, so that epochs still differ."""
         return max(1, min(_POOL, len(self.lengths) // (self.batch_size * 4)))
-
-    def _bucket(self, pool: list[int]) -> list[list[int]]:
-        return _chunks(sorted(pool, key=lambda index: self.lengths[index]), self.batch_size)
 
     def _shuffled(self, batches: list[list[int]], generator: torch.Generator) -> Iterator[int]:
         """Yield the batches in random order; short ones come last, or they would shift all that follow."""

@@ -25,15 +25,13 @@ class PaddingCollator:
 
     def __call__(self, rows: Sequence[TableRow]) -> dict[str, torch.Tensor]:
         """Return input_ids, attention_mask and what else is one number per token [B, N], and labels [B] if any."""
-        tensors = self._pad([row["input_ids"] for row in rows])
+        documents = [row["input_ids"] for row in rows]
+        attention_mask = padded([[1] * len(ids) for ids in documents], 0)
+        tensors = {"input_ids": padded(documents, self.pad_token_id), "attention_mask": attention_mask}
         for name in PER_TOKEN:
             if name in rows[0]:
                 tensors[name] = padded([row[name] for row in rows], 0)
         return tensors | of_documents(rows)
-
-    def _pad(self, documents: Sequence[Sequence[int]]) -> dict[str, torch.Tensor]:
-        attention_mask = padded([[1] * len(ids) for ids in documents], 0)
-        return {"input_ids": padded(documents, self.pad_token_id), "attention_mask": attention_mask}
 
 
 def padded(rows: Sequence[Sequence[int]], fill: int) -> torch.Tensor:

@@ -4,6 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import replace
+from itertools import accumulate
+
+from transformers import BatchEncoding, PreTrainedTokenizerBase
 
 from foretoken.errors import BackboneError, ConfigError
 from foretoken.training.options import ChunkOptions
@@ -15,7 +18,6 @@ from foretoken.training.tokens.encode import (
     TokenRow,
     Truncation,
     count_lengths,
-    cut_rows,
     encode,
     kept_places,
     pair_sequences,
@@ -131,16 +133,16 @@ def _pairs_in_chunks(
         sides, partly = [side.texts for side in begun], begun[0].cut | begun[1].cut
     chunked, lengths, cut = [], [], 0
     for text, other in zip(*sides, strict=True):
-        found = tokenizer([text], [other], return_attention_mask=False, verbose=False)
+        asked = {"return_attention_mask": False, "return_special_tokens_mask": not tokenizer.is_fast, "verbose": False}
+        found = tokenizer([text], [other], **asked)
         refuse_empty([text], found["input_ids"])
         refuse_without_embedding(found["input_ids"], settings.rules)
         lengths.append(len(found["input_ids"][0]))
         whole = {name: found[name][0] for name in ("input_ids", "token_type_ids") if name in found}
-        if lengths[-1] <= length or not found.is_fast:
-            chunked.append(cut_rows(found, tokenizer, [text], [other], max_length=length))
-            cut += lengths[-1] > length
+        if lengths[-1] <= length:
+            chunked.append([whole])
             continue
-        owners = found.sequence_ids(0)
+        owners = owners_of(found, tokenizer, text)
         if most is not None and len(owners) > most:
             kept = kept_places(owners, most, "right") or []
             owners = [owners[place] for place in kept]
@@ -149,6 +151,17 @@ def _pairs_in_chunks(
         cut += lengths[-1] > (most or lengths[-1]) or len(set().union(*places)) < len(owners)
         chunked.append([{name: [values[place] for place in row] for name, values in whole.items()} for row in places])
     return chunked, replace(count_lengths(lengths, most, len(partly)), truncated=cut)
+
+
+def owners_of(found: BatchEncoding, tokenizer: PreTrainedTokenizerBase, first: str) -> list[int | None]:
+    """Return whose each token of a pair is: 0, that of its first text, 1, or None for special ones."""
+    if found.is_fast:
+        return list(found.sequence_ids(0))
+    # those in Python do not know, and put the tokens of both texts together with special ones
+    count = len(tokenizer(first, add_special_tokens=False, verbose=False)["input_ids"])
+    seen = accumulate(not is_special for is_special in found["special_tokens_mask"][0])
+    of_text = zip(found["special_tokens_mask"][0], seen, strict=True)
+    return [None if is_special else int(number > count) for is_special, number in of_text]
 
 
 def pair_places(

@@ -127,7 +127,8 @@ def load_plain(self: Any, *args: Any, **kwargs: Any) -> LoadStateDictInfo:
     self._hf_peft_config_loaded = True
     if config.inference_mode:
         self.eval()
-    return nothing_missing()
+    others: dict[str, Any] = {"error_msgs": [], "conversion_errors": {}}  # nothing was left out, or there was an error
+    return LoadStateDictInfo(**{item.name: others.get(item.name, set()) for item in fields(LoadStateDictInfo)})
 
 
 @wraps(TRANSFORMERS_ENABLE)
@@ -199,9 +200,3 @@ def readable_errors(source: object) -> Iterator[None]:
 def without_prefix(tensors: Mapping[str, Tensor]) -> dict[str, Tensor]:
     """Return tensors by their names in a plain model."""
     return {name.removeprefix(PREFIX): tensor for name, tensor in tensors.items()}
-
-
-def nothing_missing() -> LoadStateDictInfo:
-    """Return transformers' report of a load that left nothing out; otherwise there was an error."""
-    others: dict[str, Any] = {"error_msgs": [], "conversion_errors": {}}
-    return LoadStateDictInfo(**{item.name: others.get(item.name, set()) for item in fields(LoadStateDictInfo)})

@@ -20,6 +20,7 @@ from foretoken.files import PathLike, atomic_file, write_json
 from foretoken.methods.base import ForetokenConfig, plain
 from foretoken.methods.dimensions import Dimensions
 from foretoken.methods.sites import ScoreColumns, Sites
+from foretoken.methods.table import methods_with
 from foretoken.tuner.adapter_files import CONFIG, TENSORS
 from foretoken.tuner.checkpoints.from_peft import ONE_STACK, PROMPTS, name_in_model, split_by_layer
 from foretoken.tuner.forward.plan import Group, Plan
@@ -49,8 +50,8 @@ def to_peft(model: nn.Module, folder: PathLike, adapter_name: str = "default") -
     start = config.prefix_start()
     if start is None or not config.peft_types:
         raise AdapterError(
-            f"peft has nothing like this adapter ({type(config).__name__}); it takes prefix-tuning, prompt tuning, and "
-            "prefix-propagation of causal decoders"
+            f"peft has nothing like this adapter ({type(config).__name__}); it takes {methods_with('peft_types')}, the "
+            "first in causal decoders alone"
         )
     if not config.is_cache():
         raise AdapterError("with position_free queries meet the prefix in a way that peft's methods do not have")

@@ -115,10 +115,6 @@ class StackHooks:
             handles.append(end.register_forward_hook(self.strip_prefix))
         return handles
 
-    def contains(self, module: nn.Module) -> bool:
-        """Tell whether a module is a part of this stack."""
-        return any(module is part for part in self.module.modules())
-
     @property
     def plan(self) -> Plan | None:
         """The pass that is under way."""
