@@ -45,7 +45,7 @@ PAGES = sorted(
         ROOT / "README.md",
         ROOT / "docs" / "index.md",
         *(ROOT / "docs" / "guide").glob("*.md"),
-        *(ROOT / "docs").glob("methods/*"),
+        *(ROOT / "docs").glob("methods/*.md"),
         ROOT / "docs" / "reference" / "cli.md",
     ]
 )

@@ -49,13 +49,13 @@ def generated_names(page, pattern):
     return set(re.findall(pattern, (DOCS / "reference" / page).read_text(encoding="utf-8"), re.MULTILINE))
 
 
-KEYS = generated_names("recipe.md", r"^\| \**`([a-z_.]+)`") | {"decision.cost.fraud"}  # of a mapping, by label
+KEYS = generated_names("recipe.md", r"^\| \**`([a-z0-9_.]+)`") | {"decision.cost.fraud"}  # of a mapping, by label
 FLAGS = generated_names("cli.md", r"--[a-z][a-z-]+") | {f"--{key}" for key in KEYS} | {"--no-index", "--find-links"}
 
 
 @pytest.mark.parametrize("page", PAGES, ids=lambda page: str(page.relative_to(DOCS)))
 def test_keys_and_flags_that_a_page_names_exist(page):
     text, groups = written(page), {key.partition(".")[0] for key in KEYS if "." in key}
-    keys = {key for key in re.findall(r"`([a-z_]+\.[a-z_.]+)", text) if key.partition(".")[0] in groups}
+    keys = {key for key in re.findall(r"`([a-z_]+\.[a-z0-9_.]+)", text) if key.partition(".")[0] in groups}
     assert {key for key in keys if not FILES.search(key)} - KEYS == set()
     assert set(re.findall(r"`[^`\n]*?(--[a-z][a-z-]+)(?=[ `])", text)) - FLAGS == set()
