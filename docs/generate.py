@@ -173,7 +173,7 @@ def python_names() -> Iterator[str]:
             continue
         yield f"::: {place}.{name}"
         if name == "AdapterBank":  # the one class that is more than a config
-            yield from ("    options:", "      members: true")
+            yield from ("    options:", "      members: [add, remove, info, hidden_states, __call__]")
         yield ""
 
 
