@@ -28,7 +28,7 @@ demo: $(INSTALLED)  ## whole documents: a trained prefix, the linear probe it st
 	$(BIN)/foretoken train $(DEMO:%=recipes/demo/%.yaml)
 	$(BIN)/foretoken report $(DEMO:%=runs/demo-%) -o runs/demo-report
 
-study: $(INSTALLED)  ## the study of docs/guide/study.md: hours; needs FORETOKEN_DATA; goes on where it was
+study: $(INSTALLED)  ## the study of research/study/README.md: hours; needs FORETOKEN_DATA; goes on where it was
 	for part in sst2 cola hyperpartisan mrpc rte wnut17 20newsgroups; do \
 		$(BIN)/foretoken sweep recipes/study/$$part.yaml || exit 1; done
 	$(BIN)/foretoken report study -o study-report
@@ -48,7 +48,7 @@ test-gpu:  ## on a CUDA machine, in the Python that is active: its kernels, then
 	python3 -m pytest -m gpu tests/unit
 	python3 -m pytest -n $(WORKERS) --dist worksteal -m "not slow and not gpu" tests/cli tests/unit/training
 
-test-faults: $(INSTALLED)  ## every fault of docs/guarantees.md: hundreds of kills, thousands of bad inputs
+test-faults: $(INSTALLED)  ## every fault of docs/promises.md: hundreds of kills, thousands of bad inputs
 	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n $(WORKERS) --dist worksteal tests/faults
 
 test-quantised: $(INSTALLED)  ## backbones with int8 weights; torchao stays out of .venv, as peft imports it wherever it is

@@ -1,4 +1,4 @@
-"""Measure time and memory beside transformers and peft; see docs/guide/benchmarks.md.
+"""Measure time and memory beside transformers and peft; see benchmarks/README.md.
 
 python -m benchmarks NAME [--tiny] [--dtype bfloat16] [--part TEXT] [--output FILE.json]
 python -m benchmarks targets [FILE.json ...]

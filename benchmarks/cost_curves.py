@@ -34,7 +34,7 @@ from foretoken.report.figures.style import RC, WIDTH, grid, legend, marks, thous
 from foretoken.report.figures.svg import to_png
 
 RESULTS = Path(__file__).parent / "results" / "cost_curves.json"
-FIGURE = Path(__file__).parents[1] / "docs" / "guide" / "cost-curves.png"
+FIGURE = Path(__file__).parents[1] / "docs" / "cost-curves.png"
 LAYERS, SHAPE = 2, SHAPES["base"]
 METHODS = ("prefix-propagation", "prefix-tuning", "inducer-tuning", "aot-p-tuning", "lora")
 CASES = [

@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
-import json
 import statistics
+import sys
 from pathlib import Path
 from typing import Any
 
+sys.path.insert(1, str(Path(__file__).parents[1]))
+from research.archive import read_records
+
 FILE = Path(__file__).with_name("result.svg")
-STUDY = Path(__file__).resolve().parents[1] / "research" / "records" / "study.json"
 STYLE = """
   text { font: 13px sans-serif; fill: #222 } .small { font-size: 11px; fill: #555 } .axis { stroke: #c3ccd6 }
   .own { fill: #e8590c; stroke: #e8590c } .other { fill: #5c7185; stroke: #5c7185 }
@@ -51,7 +53,7 @@ def row(number: int, name: str, values: list[float], share: float | None) -> lis
 
 def picture() -> str:
     """Return the whole picture."""
-    found = scores(json.loads(STUDY.read_text(encoding="utf-8"))["runs"])
+    found = scores(read_records("study")["runs"])
     bottom = TOP + len(found) * ROW
     lines = [f'<text class="small" x="{WIDTH - RIGHT + 16}" y="16">trained</text>']
     for step in range(round((HIGHEST - LOWEST) / STEP) + 1):

@@ -21,15 +21,15 @@ os.environ.setdefault("HF_HUB_OFFLINE", "1")
 import numpy as np
 from benchmarks.suite.machine import hardware
 
+from foretoken.data.load import load_data
 from foretoken.errors import ConfigError
-from foretoken.files import write_json
 from foretoken.inference.any_predictor import load_predictor, predict_table
 from foretoken.inference.evaluate import predicted
 from foretoken.training.recipe.recipe import build_recipe
-from foretoken.training.run.prepare import read_data
 from foretoken.training.run.record import read_record
+from research.archive import RECORDS, read_records, write_records
 
-OUTPUT = Path(__file__).parent / "records" / "precision_score.json"
+OUTPUT = RECORDS / "precision_score.json.gz"
 PRECISIONS = ("fp32", "bf16", "int8")
 
 
@@ -39,7 +39,7 @@ def measured(folder: Path) -> dict[str, Any]:
     if record is None or record["status"] != "finished":
         raise ConfigError(f"{folder} holds no finished run")
     recipe = build_recipe(record["recipe"])
-    test = read_data(recipe.data)[0].splits["test"]
+    test = load_data(recipe.data).splits["test"]
     metric = recipe.training.metric
     scores, outputs = {}, {}
     for precision in PRECISIONS:
@@ -68,11 +68,11 @@ def main() -> None:
     logging.getLogger("foretoken").setLevel(logging.WARNING)
     values = {"hardware": hardware(), "runs": []}
     if chosen.output.is_file():
-        values = json.loads(chosen.output.read_text(encoding="utf-8"))
+        values = read_records(chosen.output)
     for folder in chosen.runs:
         found = measured(folder)
         values["runs"] = [run for run in values["runs"] if run["run"] != found["run"]] + [found]
-        write_json(chosen.output, values)
+        write_records(chosen.output, values)
         print(json.dumps(found), flush=True)
 
 

@@ -35,7 +35,8 @@ from torch.nn import functional
 from transformers import LlamaConfig, LlamaForCausalLM
 
 from foretoken import PrefixPropagationConfig, PrefixTuningConfig
-from foretoken.files import write_json, write_text
+from foretoken.files import write_text
+from research.archive import write_records
 
 LENGTH, ROWS, BATCH = 512, 8, 4
 BINS = ((1, 9), (9, 33), (33, 65), (65, 129), (129, 257), (257, 511))
@@ -231,7 +232,7 @@ def markdown(result: dict[str, Any]) -> str:
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument("--output", type=Path, help="write OUTPUT.json and OUTPUT.md")
+    parser.add_argument("--output", type=Path, help="write OUTPUT.json.gz and OUTPUT.md")
     parser.add_argument("--steps", type=int, default=150)
     parser.add_argument("--seeds", type=int, default=3)
     parser.add_argument("--rates", type=float, nargs="+", default=[0.03])
@@ -264,7 +265,7 @@ def main() -> None:
     if arguments.output is None:
         print(markdown(result))
     else:
-        write_json(arguments.output.with_suffix(".json"), result)
+        write_records(arguments.output.with_suffix(".json.gz"), result)
         write_text(arguments.output.with_suffix(".md"), markdown(result))
 
 

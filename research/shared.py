@@ -15,7 +15,7 @@ os.environ.setdefault("HF_HUB_OFFLINE", "1")
 import torch
 from benchmarks.suite.machine import hardware
 
-from foretoken.files import write_json
+from research.archive import RECORDS, read_records, write_records
 
 Json = dict[str, Any]
 
@@ -25,7 +25,7 @@ def study_parser(document: str, name: str, *, seeds: Iterable[int]) -> argparse.
     parser = argparse.ArgumentParser(description=document.partition("\n")[0])
     parser.add_argument("--seed", nargs="+", type=int, default=list(seeds))
     parser.add_argument("--threads", type=int, default=1)
-    parser.add_argument("--output", type=Path, default=Path(__file__).parent / "records" / f"{name}.json")
+    parser.add_argument("--output", type=Path, default=RECORDS / f"{name}.json.gz")
     return parser
 
 
@@ -37,12 +37,12 @@ def set_up(threads: int) -> None:
 
 def run_missing(output: Path, wanted: Iterable[Json], one_run: Callable[..., Json]) -> Json:
     """Run the settings that no run of the file has, and write the file after each; return what it holds."""
-    found = json.loads(output.read_text(encoding="utf-8")) if output.is_file() else {"machine": hardware(), "runs": []}
+    found = read_records(output) if output.is_file() else {"machine": hardware(), "runs": []}
     runs = found["runs"]
     for settings in wanted:
         if any(settings.items() <= {name: run.get(name) for name in settings}.items() for run in runs):
             continue
         runs.append(settings | one_run(**settings))
-        write_json(output, found)
+        write_records(output, found)
         print(json.dumps(runs[-1]), flush=True)
     return found

@@ -1,4 +1,4 @@
-"""Write the records of finished runs down as one JSON and one Markdown table.
+"""Write the records of finished runs down as one compressed JSON and one Markdown table.
 
     python -m research.summarise_runs runs research/records/NAME
 
@@ -14,8 +14,9 @@ from pathlib import Path
 from statistics import mean, stdev
 from typing import Any
 
-from foretoken.files import write_json, write_text
+from foretoken.files import write_text
 from foretoken.training.run.record import read_record
+from research.archive import write_records
 
 METRICS = {
     "accuracy": "accuracy",
@@ -104,7 +105,7 @@ def main() -> None:
     folders = sorted(file.parent for file in options.runs.rglob("run.json"))
     records = [record for folder in folders if (record := read_record(folder)) is not None]
     runs = [summary(record) for record in records]
-    write_json(options.result.with_suffix(".json"), {"processor": processor(), "runs": runs})
+    write_records(options.result.with_suffix(".json.gz"), {"processor": processor(), "runs": runs})
     write_text(options.result.with_suffix(".md"), markdown(runs))
     print(markdown(runs))
 

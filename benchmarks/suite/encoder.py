@@ -192,7 +192,7 @@ def gradients(module: nn.Module) -> dict[str, Tensor]:
 
 
 def needed(settings: dict[str, Any], shape: Shape, mode: str) -> int:
-    """Return the operations that a prediction from one global row cannot do without; docs/guide/benchmarks.md has why.
+    """Return the operations that a prediction from one global row cannot do without; benchmarks/README.md has why.
 
     The last layer is needed at one row only, which is not counted; the first layer's input needs no gradient.
     """

@@ -45,7 +45,8 @@ PAGES = sorted(
         ROOT / "README.md",
         ROOT / "docs" / "index.md",
         *(ROOT / "docs" / "guide").glob("*.md"),
-        *(ROOT / "docs").glob("methods/*"),
+        *(ROOT / "docs").glob("methods/*.md"),
+        ROOT / "docs" / "reference" / "cli.md",
     ]
 )
 BLOCK = re.compile(r"^```(?P<kind>\w+)(?: title=\"(?P<title>[^\"]+)\")?\n(?P<body>.*?)^```$", re.MULTILINE | re.DOTALL)
@@ -179,16 +180,7 @@ def examples(page):
 
 
 # pages whose examples train several times; their verbs have default tests of their own
-LONG = (
-    "sweeps",
-    "report",
-    "learning-rate",
-    "problems",
-    "recipes",
-    "data",
-    "export",
-    "generation",
-)
+LONG = ("sweeps", "report", "problems", "recipes", "data", "export")
 RUNNABLE = [
     pytest.param(page, id=page.stem, marks=pytest.mark.slow if page.stem in LONG else ())
     for page in PAGES
@@ -227,11 +219,7 @@ def test_every_method_has_a_page():
 
 
 def test_every_page_is_in_the_navigation():
-    class Loader(yaml.SafeLoader):
-        pass
-
-    Loader.add_multi_constructor("tag:yaml.org,2002:python/", lambda loader, suffix, node: suffix)
-    settings = yaml.load((ROOT / "mkdocs.yml").read_text(), Loader=Loader)
+    settings = yaml.safe_load((ROOT / "mkdocs.yml").read_text())
     listed = set(re.findall(r"[\w/-]+\.md", str(settings["nav"])))
     there = {page.relative_to(ROOT / "docs").as_posix() for page in (ROOT / "docs").rglob("*.md")}
     assert listed == there
@@ -258,11 +246,19 @@ def test_the_notebook_runs_from_top_to_bottom(folder, pretrained, capsys):
     assert set(namespace["record"]["labels"]) == {"ham", "spam"}
 
 
-@pytest.mark.parametrize("name", ["vectors", "result"])
-def test_the_pictures_of_the_readme_are_fresh(name, monkeypatch):
+@pytest.mark.parametrize("name", ["vectors", "result", "whole"])
+def test_the_pictures_are_fresh(name, monkeypatch):
     monkeypatch.syspath_prepend(ROOT / "docs")
     module = importlib.import_module(name)
     assert module.FILE.read_text() == module.picture()
+
+
+@pytest.mark.parametrize("pages", ["*.md", "benchmarks/*.md", "docs/**/*.md", "research/**/*.md"])
+def test_links_lead_somewhere(pages):
+    """mkdocs looks at those within the site; here at files of the repository."""
+    for page in ROOT.glob(pages):
+        links = re.findall(r"(?:\]\(|/foretoken/\w+/main/)(?!https?:|#)([^)#\s]+)", page.read_text())
+        assert [link for link in links if not ((page.parent / link).exists() or (ROOT / link).exists())] == [], page
 
 
 def test_the_readme_fits_a_screen():

@@ -102,7 +102,7 @@ def test_the_public_names_are_listed():
     assert set(foretoken.__all__) <= set(dir(foretoken))
 
 
-@pytest.mark.parametrize("page", ["docs/architecture.md", "CONTRIBUTING.md"])
+@pytest.mark.parametrize("page", ["docs/architecture.md", "docs/contributing.md"])
 def test_files_that_a_page_names_are_there(page):
     text = (ROOT / page).read_text(encoding="utf-8")
     found = set(re.findall(r"`((?:[a-z_0-9]+/)+[a-z_0-9]+(?:\.py|\.md|/))`", text))

@@ -1,4 +1,4 @@
-"""Learning rates where nobody names one (docs/guide/learning-rate.md)."""
+"""Learning rates where nobody names one (docs/decisions/0028-rates.md)."""
 
 from __future__ import annotations
 

@@ -1,7 +1,7 @@
 """Where methods meet backbones, and the only place that touches peft's internals. Importing it registers the methods.
 
 ``peft.utils.register_peft_method`` insists on peft's own enumeration; the tables it writes to are public and take
-string keys as well, which works for every call of the life cycle (see docs/decisions/0002).
+string keys as well, which works for every call of the life cycle (see docs/decisions/0002-peft-registration.md).
 """
 
 from typing import Any

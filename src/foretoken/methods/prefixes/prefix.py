@@ -18,7 +18,7 @@ from foretoken.methods.sites import Sites
 
 Start: TypeAlias = Literal["auto", "random", "positions", "vocabulary", "text", "adapter"]
 STARTS = ("prefix_init", "prefix_init_text", "tokenizer_name_or_path", "prefix_init_adapter")
-NETWORK_RATE = 3e-4  # docs/guide/learning-rate.md
+NETWORK_RATE = 3e-4  # docs/decisions/0028-rates.md
 START_OPTIONS: dict[str, str] = {
     "prefix_init_text": "text",
     "tokenizer_name_or_path": "text",

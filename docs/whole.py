@@ -1,0 +1,62 @@
+"""A figure of the results: differences in F1 on whole articles. `python docs/whole.py` writes docs/whole.svg."""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+from typing import Any
+
+sys.path.insert(1, str(Path(__file__).parents[1]))
+from research.archive import read_records
+
+FILE = Path(__file__).with_name("whole.svg")
+STYLE = """
+  text { font: 13px sans-serif; fill: #222 } .small { font-size: 11px; fill: #555 } .axis { stroke: #c3ccd6 }
+  .zero { stroke: #5c7185; stroke-dasharray: 3 3 }
+  .apart { fill: #e8590c; stroke: #e8590c } .open { fill: #5c7185; stroke: #5c7185 }
+  @media (prefers-color-scheme: dark) {
+    text { fill: #e6e6e6 } .small { fill: #aab } .axis { stroke: #45505c }
+    .zero { stroke: #9db0c3 } .apart { fill: #ff8c42; stroke: #ff8c42 } .open { fill: #9db0c3; stroke: #9db0c3 } }
+"""
+LEFT, RIGHT, TOP, ROW, WIDTH = 290, 60, 20, 30, 700
+LOWEST, HIGHEST, STEP = -4, 8, 2
+
+
+def place(points: float) -> float:
+    """Return where a difference is from left to right."""
+    return LEFT + (points - LOWEST) / (HIGHEST - LOWEST) * (WIDTH - LEFT - RIGHT)
+
+
+def row(number: int, found: dict[str, Any]) -> list[str]:
+    """Draw one difference and its interval; in colour where the interval leaves out 0."""
+    y, kind = TOP + number * ROW, "apart" if found["low"] > 0 else "open"
+    return [
+        f'<text x="{LEFT - 14}" y="{y + 4}" text-anchor="end">{found["one"]} - {found["other"]}</text>',
+        f'<line class="{kind}" x1="{place(found["low"]):.1f}" x2="{place(found["high"]):.1f}" y1="{y}" y2="{y}"/>',
+        f'<circle class="{kind}" cx="{place(found["f1"]):.1f}" cy="{y}" r="4.5"/>',
+        f'<text class="small" x="{WIDTH - RIGHT + 12}" y="{y + 4}">{found["f1"]:+.1f}</text>',
+    ]
+
+
+def picture() -> str:
+    """Return the whole picture."""
+    found = read_records("whole-documents")["differences"]
+    bottom = TOP + len(found) * ROW
+    lines: list[str] = []
+    for points in range(LOWEST, HIGHEST + 1, STEP):
+        kind = "axis" if points else "zero"
+        x = place(points)
+        lines.append(f'<line class="{kind}" x1="{x:.1f}" x2="{x:.1f}" y1="4" y2="{bottom - 14}"/>')
+        lines.append(f'<text class="small" x="{x:.1f}" y="{bottom + 2}" text-anchor="middle">{points:+d}</text>')
+    for number, difference in enumerate(found):
+        lines += row(number, difference)
+    lines.append(
+        f'<text class="small" x="{LEFT}" y="{bottom + 22}">points of F1, with 95 % intervals over articles</text>'
+    )
+    title = "<title>Differences in F1 on Hyperpartisan, whole articles</title>"
+    head = f'<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 {WIDTH} {bottom + 32}" role="img">'
+    return "\n".join([head, title, f"<style>{STYLE}</style>", *lines, "</svg>", ""])
+
+
+if __name__ == "__main__":
+    FILE.write_text(picture(), encoding="utf-8")
