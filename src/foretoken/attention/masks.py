@@ -174,10 +174,8 @@ class Packed(Mask):
         """Leave the documents' prefixes out."""
         return (replace(self, prefix_kv=None) if length else self), key, value
 
-    def prefix_with(self, more: tuple[Tensor, Tensor] | None) -> tuple[Tensor, Tensor] | None:
+    def prefix_with(self, more: tuple[Tensor, Tensor]) -> tuple[Tensor, Tensor]:
         """Return the keys and values (B, H, P, K) that all of a document's tokens see, ``more`` at the end."""
-        if more is None:
-            return self.prefix_kv
         key, value = (x.expand(self.batch.size, -1, -1, -1) for x in more)
         if self.prefix_kv is None:
             return key, value

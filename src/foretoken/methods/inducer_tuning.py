@@ -9,6 +9,7 @@ from typing import ClassVar, Literal, get_args
 import torch
 from torch import Tensor, nn
 
+from foretoken.attention import Placement
 from foretoken.errors import ConfigError
 from foretoken.methods.base import ForetokenConfig
 from foretoken.methods.bottleneck_adapter import BottleneckAdapterConfig, linear
@@ -160,7 +161,7 @@ class InducerColumns(ScoreColumns):
     """One virtual key and value per query and head, of all heads of one attention."""
 
     num_columns = 1
-    outside_softmax = True
+    placement = Placement.OUTSIDE
 
     def __init__(
         self, *, key_network: HeadNetwork | None, value_network: HeadNetwork | ExtendedNetwork, residual: bool

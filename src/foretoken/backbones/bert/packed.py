@@ -24,7 +24,7 @@ from transformers.models.xlm_roberta.modeling_xlm_roberta import XLMRobertaLayer
 
 from foretoken.attention.packed import PackedBatch
 from foretoken.backbones.attention_interface import attach_interface, detach_interface, packed_attention
-from foretoken.backbones.base import ADAPTER
+from foretoken.backbones.base import ADAPTER, facts_of
 from foretoken.backbones.module_value import Arguments, Keywords, ModuleValue
 from foretoken.backbones.packing import (
     HEAD_INPUTS,
@@ -32,7 +32,6 @@ from foretoken.backbones.packing import (
     is_watched,
     masked_texts,
     may_pack,
-    prefix_length_of,
     unpack_first_tokens,
     with_own_prefix,
 )
@@ -173,13 +172,14 @@ class EncoderHooks(PackedPass):
         is_chunked = layers[0].get_submodule(self.parts.chunked).chunk_size_feed_forward
         if inputs is None or not inputs.last_layer_only or hidden is None or is_chunked:
             return None
-        mask, adapter, last = kwargs.get("attention_mask"), ADAPTER.get(self.attention(layers[0])), layers[-1]
+        mask, attention, last = kwargs.get("attention_mask"), self.attention(layers[0]), layers[-1]
+        facts = facts_of(attention)
         first = inputs.first_token_only and isinstance(last, FirstTokenLayer) and not is_watched(last)
-        if not may_pack(encoder, adapter, hidden) or (mask is None and not first):
+        if not may_pack(encoder, facts, hidden) or (mask is None and not first):
             return None
         nowhere = torch.zeros(hidden.shape[:2], dtype=torch.bool, device=hidden.device)
         masked = nowhere if mask is None else masked_texts(mask, hidden)
-        batch = self.begin(adapter, masked[:, prefix_length_of(adapter) :])
+        batch = self.begin(ADAPTER.get(attention), masked[:, facts.prefix_length :])
         if first and (wanted := batch.first_tokens()) is not None:
             self.batch = replace(batch, wanted=wanted)
         kwargs = {**kwargs, "attention_mask": batch}

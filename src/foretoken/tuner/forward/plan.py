@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Hashable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from enum import Enum, auto
@@ -14,6 +14,7 @@ import torch
 from torch import Tensor, nn
 
 from foretoken.attention.packed import PackedBatch
+from foretoken.backbones.base import PassFacts
 from foretoken.backbones.module_value import ModuleValue, Removable
 from foretoken.errors import AdapterError, did_you_mean
 from foretoken.tuner.forward.rows import RowParameters
@@ -133,6 +134,7 @@ class Plan:
         entries: where the prefix, or some of it, enters before a later layer than the first: all layers before which
             it does. The layers see the plan through :meth:`at`.
         number: of the document that this is the plan for; None: for all.
+        facts: by place, what an attention has to know of this pass; it is made when the attention asks.
     """
 
     groups: tuple[Group, ...]
@@ -152,6 +154,7 @@ class Plan:
     begins: int = 0
     entries: tuple[int, ...] = ()
     number: int | None = None
+    facts: dict[Hashable, PassFacts] = field(init=False, default_factory=dict)
 
     def at(self, layer: int) -> Plan:
         """Return the plan as a layer sees it: with what has entered of the prefix.
