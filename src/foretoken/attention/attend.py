@@ -104,7 +104,7 @@ def attend(
         chosen = choose_engine(candidates, query.device, weighting)
     else:
         chosen = named_engine(engine, candidates, query.device, weighting)
-    if columns.scores is None and columns.prefix_kv is None:  # nothing to put together
+    if columns.scores is None and columns.prefix_kv is None:  # the straight way: there is nothing to put together
         return chosen.run(query, key, value, mask, columns, scale=scale, weighting=weighting)
     return run_engine(chosen, AttentionCall(query, key, value, scale, mask, weighting), columns)
 
@@ -125,8 +125,10 @@ def run_engine(engine: Engine, call: AttentionCall, columns: ExtraColumns) -> tu
     if not columns.num_outside or engine.outside_softmax:
         return call.run(engine, columns)
     # out by itself, not out / (1 - lambda): where lambda rounds to 1 nothing of it would be left
-    inside, _ = columns.split()
-    out, p_inside = call.run(engine, replace(columns, scores=inside, num_outside=0))
+    assert columns.scores is not None
+    inside = columns.scores[..., : -columns.num_outside]
+    shared = replace(columns, scores=inside if inside.shape[-1] else None, num_outside=0)
+    out, p_inside = call.run(engine, shared)
     without_dropout = replace(call, weighting=Weighting(call.weighting.kernel))
     _, everything = without_dropout.run(engine, replace(columns, num_outside=0))
     assert everything is not None

@@ -233,3 +233,22 @@ def causal_mask(queries: int, keys: int, device: torch.device) -> Tensor:
 def padded_mask(mask: Tensor | None, *, before: int = 0, after: int = 0) -> Tensor | None:
     """Return a dense mask with keys before and after its own that every query sees."""
     return None if mask is None else F.pad(mask, (before, after), value=True if mask.dtype == torch.bool else 0.0)
+
+
+def additive(mask: Tensor, dtype: torch.dtype) -> Tensor:
+    """Return a mask as numbers to add to the scores: 0 and -inf for a bool mask."""
+    if mask.dtype != torch.bool:
+        return mask.to(dtype)
+    return torch.zeros_like(mask, dtype=dtype).masked_fill_(~mask, float("-inf"))
+
+
+def with_prefix_mask(mask: Tensor | None, prefix_mask: Tensor | None, key: Tensor, *, prefix: int) -> Tensor | None:
+    """Return a mask of the keys (B, H, M, K) with the prefix before them, which documents may see a part of."""
+    if prefix_mask is None:
+        return padded_mask(mask, before=prefix)
+    if mask is None:
+        mask = torch.ones(1, 1, 1, key.shape[-2], dtype=torch.bool, device=key.device)
+    mask = mask if mask.dim() == 4 else mask[(None,) * (4 - mask.dim())]
+    front = prefix_mask if mask.dtype == torch.bool else additive(prefix_mask, mask.dtype)
+    size = torch.broadcast_shapes(front.shape[:-1], mask.shape[:-1])
+    return torch.cat([front.expand(*size, -1), mask.expand(*size, -1)], dim=-1)

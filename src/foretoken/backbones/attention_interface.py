@@ -19,6 +19,7 @@ from transformers.modeling_utils import ALL_ATTENTION_FUNCTIONS
 
 from foretoken.attention import AttentionCall, DenseMask, Weighting, causal_mask
 from foretoken.attention.packed import PackedBatch
+from foretoken.attention.packed.parts import one_by_one, pays_apart
 from foretoken.backbones.base import ADAPTER, NO_ADAPTER, text_dimensions
 from foretoken.backbones.masks import as_mask, extend_late_mask
 from foretoken.backbones.module_value import ModuleValue
@@ -105,7 +106,9 @@ def packed_attention(
     assert isinstance(config, PreTrainedConfig)
     wrapped = config._attn_implementation.removeprefix(MARK)
     batch = batch.with_prefix(0 if adapter is None else adapter.facts.prefix_length)
-    if computes_apart(batch, query, window=window):
+    # on a processor, a call for each document is cheaper than padding where lengths differ much
+    may_part = batch.wanted is None and (window is None or batch.mask is not None) and query.device.type == "cpu"
+    if may_part and pays_apart(batch):
         return attention_of_each(
             module, query, key, value, batch, wrapped=wrapped, options={"scaling": scaling, "dropout": dropout}
         )
@@ -121,19 +124,10 @@ def packed_attention(
     given: dict[str, Any] = {"scaling": scaling, "dropout": dropout, "is_causal": False}
     out, _ = adapted_attention(module, query, key, value, mask, wrapped=wrapped, **given)  # (B, P + N, H, K)
 
-    def packed(x: Tensor) -> Tensor:
-        return batch.pack(x) if is_whole else x.transpose(0, 1)
-
+    pack = batch.pack if is_whole else partial(torch.transpose, dim0=0, dim1=1)
     if adapter is not None:
-        adapter.redeliver(packed)
-    return packed(out)
-
-
-def computes_apart(batch: PackedBatch, query: Tensor, *, window: int | None) -> bool:
-    """Tell whether each document's attention is computed by itself: on a processor, where lengths differ much."""
-    if batch.wanted is not None or (window is not None and batch.mask is None):
-        return False
-    return query.device.type == "cpu" and batch.pays_apart
+        adapter.redeliver(pack)
+    return pack(out)
 
 
 def attention_of_each(
@@ -153,8 +147,9 @@ def attention_of_each(
         vectors[number] = vector
         return vector
 
-    parts = zip(*(batch.apart(x.transpose(1, 2)) for x in (query, key, value)), strict=True)
-    for number, (part, (mask, is_causal)) in enumerate(zip(parts, batch.own_masks, strict=True)):
+    documents = one_by_one(batch)
+    parts = zip(*(documents.split(x.transpose(1, 2)) for x in (query, key, value)), strict=True)
+    for number, (part, (mask, is_causal)) in enumerate(zip(parts, documents.masks, strict=True)):
         q, k, v = (x.transpose(1, 2) for x in part)
         with one_document(adapter, number):
             seen = None if is_causal and wrapped != "eager" else mask
@@ -170,8 +165,8 @@ def attention_of_each(
             vectors[number] if number in vectors else one.new_zeros(1, out.shape[1], one.shape[2])
             for number, out in enumerate(found)
         ]
-        adapter.deliver(batch.together(added))
-    return batch.together(found)
+        adapter.deliver(documents.join(added))
+    return documents.join(found)
 
 
 def biased(mask: Tensor | None, bias: Tensor, *, causal: bool) -> Tensor:

@@ -58,17 +58,18 @@ class PassFacts:
         return self.has_part or self.prefix_mask is not None
 
 
+# The seam. M methods and N families meet here, and cost M + N files instead of M x N: a family's attention computes
+# queries, keys, values and its mask as transformers does, packs them into an AttentionCall, and hands it to whatever
+# implements this protocol. What comes back is the attention, and perhaps a vector for behind the output projection,
+# which belongs to transformers' own module: `deliver` keeps it until a hook of that module adds it.
 class AttentionAdapter(Protocol):
-    """The adapters of one attention module, for the module itself; the tuner puts one on each.
-
-    This is the seam between M methods and N families. A family knows these verbs and facts and no method; whatever a
-    method does in the attention, it does behind ``attend``.
-    """
+    """The adapters of one attention module, as the module knows them; the tuner puts one on each."""
 
     @property
     def facts(self) -> PassFacts:
         """What stays as it is during the pass under way."""
 
+    # no fact: the prefix enters during the pass, and what the text depends on is seen only then
     @property
     def text_is_frozen(self) -> bool:
         """Whether the text that enters depends on nothing that is trained, unlike the prefix: known as they enter."""

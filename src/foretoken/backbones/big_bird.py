@@ -288,7 +288,7 @@ class TypeByLength:
 TYPE_BY_LENGTH = ModuleValue[TypeByLength]("foretoken_type_by_length")
 
 
-class EncoderPacks(FirstLayerPacks):
+class BigBirdEncoderPacks(FirstLayerPacks):
     """Packs what enters the first layer, and unpacks what leaves the last one."""
 
     def __init__(self, encoder: Any) -> None:
@@ -320,7 +320,7 @@ def attach_blocked(body: nn.Module, attentions: list[nn.Module]) -> None:
     TYPE_BY_LENGTH.set(body, TypeByLength(body))
     config: Any = body.config
     if not config.is_decoder:
-        let_layers_pack(EncoderPacks(body.get_submodule("encoder")), PackingBigBirdLayer)
+        let_layers_pack(BigBirdEncoderPacks(body.get_submodule("encoder")), PackingBigBirdLayer)
 
 
 def detach_blocked(body: nn.Module, attentions: list[nn.Module]) -> None:

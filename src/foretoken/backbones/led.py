@@ -105,7 +105,7 @@ class AdaptedDecoderAttention(LEDDecoderAttention):
         return x.unflatten(-1, (self.num_heads, self.head_dim)).transpose(1, 2)
 
 
-class EncoderPacks(FirstLayerPacks):
+class LedEncoderPacks(FirstLayerPacks):
     """Packs the encoder's batch, whoever asks for its last hidden states: they are read by the mask of the text."""
 
     def __init__(self, encoder: Any) -> None:
@@ -147,7 +147,7 @@ def attach_led(body: nn.Module, attentions: list[nn.Module]) -> None:
             attention.__class__ = AdaptedDecoderAttention
     encoder: Any = body.get_submodule("encoder")
     if PACKS.get(encoder) is None:
-        let_layers_pack(EncoderPacks(encoder), PackingLEDLayer)
+        let_layers_pack(LedEncoderPacks(encoder), PackingLEDLayer)
 
 
 def detach_led(body: nn.Module, attentions: list[nn.Module]) -> None:

@@ -7,6 +7,7 @@ no position, and no bias.
 from __future__ import annotations
 
 import math
+from functools import partial
 from typing import Any
 
 from torch import Tensor, nn
@@ -75,7 +76,9 @@ class BiasedSelfAttention(MPNetSelfAttention):
         def attend(part: PackedBatch, *projected: Tensor) -> tuple[Tensor, Tensor | None]:
             query, key, value = (heads(x, self) for x in projected)
             mask = None if part.key_mask is None else as_mask(part.key_mask, query.dtype)
-            bias = None if position_bias is None else part.remembered(position_bias, lambda bias: cut(bias, part))
+            bias = position_bias
+            if bias is not None:
+                bias = part.remembered(partial(cut, bias, part), "bias", bias)
             out, after = attended(adapter_of(self), self.call(query, key, value, added(mask, bias)))
             return out.transpose(1, 2).flatten(2), after
 

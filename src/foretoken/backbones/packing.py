@@ -12,6 +12,7 @@ import inspect
 from collections.abc import Callable
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
 import torch
@@ -22,6 +23,7 @@ from torch.utils.hooks import RemovableHandle
 from foretoken.attention.choose import packs
 from foretoken.attention.kernels import seen_by
 from foretoken.attention.packed import PackedBatch, Parts, packed_batch_of
+from foretoken.attention.packed.parts import alike as batches_alike
 from foretoken.backbones.base import (
     ADAPTER,
     NO_ADAPTER,
@@ -144,6 +146,7 @@ def note_head_inputs(model: nn.Module, body: nn.Module, backbone: Backbone) -> l
 
 def may_pack(encoder: nn.Module, facts: PassFacts, hidden: Tensor) -> bool:
     """Tell whether a batch is packed; not where adapters are disabled: the frozen model's output is what it was."""
+    # the states of padding are not computed: a loss that reads them would get zeros
     inputs = HEAD_INPUTS.get(encoder)
     reads_padding = inputs is not None and inputs.padding
     return packs(hidden.device) and not reads_padding and facts.may_pack and not facts.rests
@@ -189,7 +192,7 @@ def attended_in_parts(
     """
     adapter, facts = ADAPTER.get(attention), facts_of(attention)
     differ = facts.mixed_size is not None or facts.partial_prefix is not None
-    parts = batch.alike if alike and not differ else Parts((batch,))
+    parts = batches_alike(batch) if alike and not differ else Parts((batch,))
     outs, afters = [], []
     for part, run in zip(parts.batches, zip(*map(parts.split, projected), strict=True), strict=True):
         out, after = attend(part, *map(part.unpack, run))
@@ -338,6 +341,8 @@ class PackingLayer(nn.Module):
 
     def __call__(self, hidden_states: Tensor, attention_mask: Any = None, *args: Any, **kwargs: Any) -> Any:
         """(B, N, D) or (1, S, D) -> the same; packed between the first layer and the last."""
+        # in `__call__`, outside of all hooks: the tuner's put the prefix into what is packed already, and a
+        # checkpointed layer is recomputed from packed states
         hooks = PACKS.get(self)
         assert hooks is not None
         hidden_states, mask = hooks.entering(self, hidden_states, hooks.mask_in(attention_mask, kwargs))
@@ -374,7 +379,7 @@ def pack_rotations(attention: nn.Module, args: Arguments, kwargs: Keywords) -> A
     def packed(x: Tensor) -> Tensor:
         return batch.pack(x.expand(batch.size, -1, -1))
 
-    rotations = batch.remembered(cosine, packed), batch.remembered(sine, packed)
+    rotations = tuple(batch.remembered(partial(packed, x), "rotation", x) for x in (cosine, sine))
     return args, {**kwargs, "position_embeddings": rotations}
 
 

@@ -22,7 +22,7 @@ from foretoken.tuner.forward.rows import Layout, RowParameters
 from foretoken.tuner.forward.sites import edits_text
 
 
-class Method(nn.Module):
+class MethodCall(nn.Module):
     """A method of a module as a module's ``forward``, which is what ``functional_call`` calls."""
 
     def __init__(self, module: nn.Module, name: str) -> None:
@@ -57,7 +57,7 @@ class RowCalls:
         self.constants = {f"module.{name}": value for name, value in constants.items()}
         self.layout = {f"module.{name}": place for name, place in layout.items()}
         self.own = own
-        self.methods: dict[str, Method] = {}
+        self.methods: dict[str, MethodCall] = {}
 
     def part(self, path: str) -> RowCalls:
         """Return the calls of a module inside the module."""
@@ -65,7 +65,7 @@ class RowCalls:
             return self
         inner = f"module.{path}."
         layout = {name.removeprefix(inner): place for name, place in self.layout.items() if name.startswith(inner)}
-        own = None if self.own is None else Parts(self.own, path)
+        own = None if self.own is None else InnerModules(self.own, path)
         return RowCalls(self.module.get_submodule(path), layout, own)
 
     def bound(self, rows: RowParameters, *, training: bool = False) -> DocumentCalls:
@@ -98,7 +98,7 @@ class DocumentCalls:
             return one_by_one(calls.own, self.rows, name, args)
         method = calls.methods.get(name)
         if method is None:
-            method = calls.methods[name] = Method(calls.module, name)
+            method = calls.methods[name] = MethodCall(calls.module, name)
         if method.training is not self.training:
             method.train(self.training)
         constants = calls.constants
@@ -129,7 +129,7 @@ def one_by_one(own: Mapping[int, nn.Module], rows: RowParameters, name: str, arg
     return torch.cat(results)[order]
 
 
-class Parts(Mapping[int, nn.Module]):
+class InnerModules(Mapping[int, nn.Module]):
     """The modules at one path inside each of several modules."""
 
     def __init__(self, whole: Mapping[int, nn.Module], path: str) -> None:

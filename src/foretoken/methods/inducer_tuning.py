@@ -135,11 +135,11 @@ class InducerTuningConfig(ForetokenConfig):
             attention={index: self.make_columns(shape, width) for index, shape in attentions.items()}, outputs=outputs
         )
 
-    def make_columns(self, shape: AttentionShape, width: int) -> InducerColumns:
+    def make_columns(self, shape: AttentionShape, width: int) -> Inducer:
         """Return new columns of the variant."""
         head, size = (shape.num_heads, shape.head_dim), self.value_bottleneck_size
         adaptive = self.variant == "adaptive"
-        return InducerColumns(
+        return Inducer(
             key_network=HeadNetwork(*head, self.key_bottleneck_size or KEY_SIZE) if self.variant in KEYED else None,
             value_network=HeadNetwork(*head, size) if adaptive else ExtendedNetwork(*head, size, width),
             residual=self.variant != "gating",
@@ -157,7 +157,7 @@ class InducerTuningConfig(ForetokenConfig):
         )
 
 
-class InducerColumns(ScoreColumns):
+class Inducer(ScoreColumns):
     """One virtual key and value per query and head, of all heads of one attention."""
 
     num_columns = 1

@@ -193,7 +193,7 @@ class OutputShift(OutputEdit):
         return module.shifted(self.shift)
 
 
-class StackedEdit(OutputEdit):
+class OutputSequence(OutputEdit):
     """Several edits of the output of one module, in turn."""
 
     def __init__(self, parts: list[OutputEdit]) -> None:

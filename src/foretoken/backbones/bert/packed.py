@@ -38,7 +38,7 @@ from foretoken.backbones.packing import (
 
 
 @dataclass(frozen=True)
-class Parts:
+class EncoderPaths:
     """Where a family has what packing needs.
 
     Attributes:
@@ -52,8 +52,8 @@ class Parts:
     chunked: str = ""
 
 
-BERT_PARTS = Parts("encoder", "attention.self")
-DISTILBERT_PARTS = Parts("transformer", "attention", "ffn")
+BERT_PARTS = EncoderPaths("encoder", "attention.self")
+DISTILBERT_PARTS = EncoderPaths("transformer", "attention", "ffn")
 
 
 def attended_first(own: Any, batch: PackedBatch, query: Tensor, key: Tensor, value: Tensor) -> Tensor:
@@ -94,6 +94,7 @@ class FirstTokenLayer(nn.Module):
 
     def first_tokens(self, hidden_states: Tensor, mask: PackedBatch, wanted: Tensor) -> Tensor:
         """(1, S, D) -> (1, B, D)."""
+        # a head that reads the first token needs one query of each document, but the keys of all its tokens
         own = self.attention.self
         batch = with_own_prefix(mask, own)
         chosen = batch.split(hidden_states)[1].index_select(1, wanted)
@@ -148,7 +149,7 @@ OURS: dict[type[nn.Module], type[nn.Module]] = {
 class EncoderHooks(PackedPass):
     """Pack what enters an encoder, and unpack what leaves it."""
 
-    def __init__(self, encoder: nn.Module, parts: Parts) -> None:
+    def __init__(self, encoder: nn.Module, parts: EncoderPaths) -> None:
         super().__init__(encoder)
         self.parts = parts
         self.handles = [
@@ -170,6 +171,7 @@ class EncoderHooks(PackedPass):
         inputs, layers = HEAD_INPUTS.get(encoder), self.layers()
         hidden = args[0] if args else kwargs.get("hidden_states")
         is_chunked = layers[0].get_submodule(self.parts.chunked).chunk_size_feed_forward
+        # recorded states would be packed ones, and a feed-forward block in chunks wants a round length
         if inputs is None or not inputs.last_layer_only or hidden is None or is_chunked:
             return None
         mask, attention, last = kwargs.get("attention_mask"), self.attention(layers[0]), layers[-1]
@@ -204,7 +206,7 @@ class EncoderHooks(PackedPass):
 HOOKS = ModuleValue[EncoderHooks]("foretoken_packing")  # on an encoder and on its last layer
 
 
-def attach_packing(body: nn.Module, attentions: list[nn.Module], parts: Parts) -> None:
+def attach_packing(body: nn.Module, attentions: list[nn.Module], parts: EncoderPaths) -> None:
     """Let attention ask its adapter, and the encoder pack its batches; a decoder's stays as it is."""
     attach_interface(body, attentions)
     encoder: Any = body.get_submodule(parts.encoder)
@@ -217,7 +219,7 @@ def attach_packing(body: nn.Module, attentions: list[nn.Module], parts: Parts) -
         HOOKS.set(module, hooks)
 
 
-def detach_packing(body: nn.Module, attentions: list[nn.Module], parts: Parts) -> None:
+def detach_packing(body: nn.Module, attentions: list[nn.Module], parts: EncoderPaths) -> None:
     """Let them be transformers' own again."""
     detach_interface(body, attentions)
     encoder: Any = body.get_submodule(parts.encoder)

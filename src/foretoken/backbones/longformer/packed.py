@@ -98,7 +98,7 @@ class PackingEncoder(LongformerEncoder):
         return batch if wanted is None else replace(batch, wanted=wanted)
 
 
-class PackingLayer(LongformerLayer):
+class PackingLongformerLayer(LongformerLayer):
     """Longformer's layer, which computes the states of a few tokens alone where the packed batch says so."""
 
     def forward(
@@ -326,7 +326,7 @@ def attach_encoder(encoder: nn.Module) -> None:
     """Let Longformer's encoder and its layers be of our classes: the same objects, names and weights."""
     encoder.__class__ = PackingEncoder
     for layer in encoder.layer:  # type: ignore[union-attr]
-        layer.__class__ = PackingLayer
+        layer.__class__ = PackingLongformerLayer
 
 
 def detach_encoder(encoder: nn.Module) -> None:

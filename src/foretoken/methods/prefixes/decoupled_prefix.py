@@ -72,13 +72,13 @@ class DecoupledPrefixConfig(PrefixConfig):
         prefixes = prefixes_of_widths(self, widths=widths, hidden_size=dimensions.hidden_size)
         return Sites(
             attention={
-                index: DecoupledColumns(prefix, self, shape)
+                index: DecoupledPrefix(prefix, self, shape)
                 for index, (prefix, shape) in enumerate(zip(prefixes, shapes, strict=True))
             }
         )
 
 
-class DecoupledColumns(ScoreColumns):
+class DecoupledPrefix(ScoreColumns):
     """P keys and values of one attention, held as one (P, 2 H_kv K) matrix, and the gates of its heads."""
 
     placement = Placement.OWN

@@ -82,6 +82,7 @@ class TunedAttention:
 
     def new_facts(self, plan: Plan) -> AttentionFacts:
         """Look at the pass under way, and at what the layer sees of it."""
+        # who acts here: the active adapters, or those that documents of the batch name; a site is there if one ever did
         site: AttentionSite | None = getattr(self.module, NAME, None)
         at_work = () if site is None else site.at_work(plan)
         members = [(group, member) for group, edit in at_work for member in edit.members()]
@@ -92,6 +93,7 @@ class TunedAttention:
             group.index is not None or member.text_kernel != "exponential" or member.global_alpha is not None
             for group, member in separate
         )
+        has_own = not is_uniform and self.has_own_parts(plan, columns)
         here = plan.at(self.layer)
         # where the prefix runs alone its keys and values are kept; afterwards every query of the text sees them
         alone = here.phase in (Phase.PREFIX_ONLY, Phase.PREFIX_CACHED)
@@ -107,15 +109,15 @@ class TunedAttention:
             is_uniform=is_uniform,
             may_pack=plan.may_pack,
             needs_keys=needs_keys,
-            needs_documents=not is_uniform and self.needs_documents(here, columns),
+            needs_documents=has_own or not (is_uniform or here.has_whole_prefix),
             groups=here.groups,
             columns=columns,
             separate=separate,
         )
 
-    def needs_documents(self, plan: Plan, columns: Sequence[tuple[Group, ScoreColumns]]) -> bool:
-        """Tell whether some documents have columns, prefixes or edits of their own that cannot be keys of a run."""
-        if not plan.has_whole_prefix or self.has_edits([g.adapter for g in plan.groups if g.index is not None]):
+    def has_own_parts(self, plan: Plan, columns: Sequence[tuple[Group, ScoreColumns]]) -> bool:
+        """Tell whether some documents have edits of their own here, or columns that cannot be keys of a run."""
+        if self.has_edits(group.adapter for group in plan.groups if group.index is not None):
             return True
         own = [(group.index, member) for group, member in columns if group.index is not None]
         covered = sum(len(index) for index, _ in own)
@@ -181,13 +183,13 @@ class TunedAttention:
 
     def attend(self, call: AttentionCall) -> tuple[Tensor, Tensor | None]:
         """Attention with all adapters' columns in its softmax; see the protocol in ``foretoken.backbones.base``."""
-        plan = self.plan
+        facts, columns, plan = self.facts, self.columns(), self.plan
         assert plan is not None
         if plan.phase is Phase.PREFIX_ONLY and not self.is_cross:
             assert call.key is not None
             assert call.value is not None
             plan.prefix_kv[self.layer] = (call.key, call.value)
-        facts, cached, columns = self.facts, self.cached_prefix(plan), self.columns()
+        cached = self.cached_prefix(plan) if plan.phase is Phase.PREFIX_CACHED else None
         if facts.separate:
             return attend_decomposed(call, plan, cached, columns, facts.separate)
         return attend_terms(call, [*([] if cached is None else [cached]), *softmax_terms(columns, call.query)])

@@ -113,18 +113,30 @@ class GroupMember:
     columns: ScoreColumns
     rotation: Rotation | None = None
 
+    def take(self, x: Tensor) -> Tensor:
+        """(B, ...) -> (b, ...): attention is padded wherever documents have adapters of their own."""
+        index = None if self.group.is_whole else self.group.index
+        return x if index is None else x.index_select(0, index)
+
+    def put(self, x: Tensor, part: Tensor) -> Tensor:
+        """Return (B, ...) with its documents replaced."""
+        if self.group.index is None:
+            return part
+        part = part.to(x.dtype)
+        return part if self.group.is_whole else x.index_copy(0, self.group.index, part)
+
     def scores(self, query: Tensor, scale: float) -> Tensor:
         """(B, H, N, K) -> (b, H, N, X)."""
-        return self.columns.scores(self.group.take(scored_query(query, self.rotation)), scale)
+        return self.columns.scores(self.take(scored_query(query, self.rotation)), scale)
 
     def combine(self, out: Tensor, probabilities: Tensor, query: Tensor) -> Tensor:
         """Let the adapter use the probabilities of its columns, the first of (B, H, N, X), in its documents."""
-        take, mine = self.group.take, probabilities[..., : self.columns.num_columns]
-        return self.group.put(out, self.columns.combine(take(out), take(mine), take(query)))
+        take, mine = self.take, probabilities[..., : self.columns.num_columns]
+        return self.put(out, self.columns.combine(take(out), take(mine), take(query)))
 
     def after_projection(self, probabilities: Tensor, query: Tensor) -> Tensor | None:
         """Return the (b, N, D) vector of its documents, or None."""
-        take, mine = self.group.take, probabilities[..., : self.columns.num_columns]
+        take, mine = self.take, probabilities[..., : self.columns.num_columns]
         return self.columns.after_projection(take(mine), take(query))
 
     def keys(self, query: Tensor, documents: int) -> tuple[Tensor, Tensor] | None:
@@ -164,7 +176,7 @@ class AdapterColumns(SoftmaxTerm):
         for member in self.members:
             own = member.scores(query, scale)
             missing = width - own.shape[-1]
-            scores = member.group.put(scores, F.pad(own, (0, missing), value=float("-inf")) if missing else own)
+            scores = member.put(scores, F.pad(own, (0, missing), value=float("-inf")) if missing else own)
         return scores
 
     def combine(self, out: Tensor, probabilities: Tensor, query: Tensor) -> Tensor:
@@ -180,7 +192,7 @@ class AdapterColumns(SoftmaxTerm):
             own = member.after_projection(probabilities, query)
             if own is not None:
                 whole = own.new_zeros(query.shape[0], *own.shape[1:]) if vector is None else vector
-                vector = member.group.put(whole, own)
+                vector = member.put(whole, own)
         return vector
 
     def keys(self, query: Tensor, documents: int) -> Keys | None:
@@ -249,8 +261,10 @@ def softmax_terms(members: Sequence[GroupMember], query: Tensor) -> list[Softmax
         members: of all adapters at work, several of one adapter in a stack.
         query: (B, H, N, K).
     """
+    # adapters that act together in every document (the parts of a stack) cannot overlap: each has columns of its own
     terms: list[SoftmaxTerm] = [AdapterColumns((member,)) for member in members if member.group.index is None]
     some = [(member, member.keys(query, query.shape[0])) for member in members if member.group.index is not None]
+    # keys and scores reach the engine in different ways, and columns of different placements different softmaxes
     with_keys = by_place([(member, pair) for member, pair in some if pair is not None])
     terms += [shared_keys(place, query.shape[0]) for place in with_keys]
     for placement in Placement:
@@ -282,9 +296,9 @@ def shared_keys(columns: Sequence[tuple[GroupMember, tuple[Tensor, Tensor]]], do
     mask = torch.zeros(documents, 1, 1, width, dtype=torch.bool, device=key.device)
     for member, (key, value) in columns:
         missing = (0, 0, 0, width - key.shape[2])
-        keys, values = member.group.put(keys, F.pad(key, missing)), member.group.put(values, F.pad(value, missing))
+        keys, values = member.put(keys, F.pad(key, missing)), member.put(values, F.pad(value, missing))
         here = torch.arange(width, device=key.device) < key.shape[2]
-        mask = member.group.put(mask, here.expand(len(key), 1, 1, width))
+        mask = member.put(mask, here.expand(len(key), 1, 1, width))
     return PrefixKeys(keys, values, None if bool(mask.all()) else mask)
 
 
