@@ -5,8 +5,8 @@ import torch
 from peft import LoraConfig, get_peft_model, get_peft_model_state_dict
 
 from foretoken import AdapterBank
-from foretoken.attention import packed as packed_batches
 from foretoken.attention.choose import use_packing
+from foretoken.attention.packed import parts as packed_batches
 
 from support import tiny
 from support.table import EMPTY, METHODS, ROWS

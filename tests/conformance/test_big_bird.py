@@ -14,9 +14,8 @@ from foretoken import (
     PrefixTuningConfig,
     PromptTuningConfig,
 )
-from foretoken.attention import Weighting, attend
 from foretoken.attention.choose import use_packing
-from foretoken.backbones.base import ADAPTER
+from foretoken.backbones.base import ADAPTER, PassFacts
 from foretoken.backbones.big_bird import attach_blocked
 from foretoken.errors import BackboneError
 
@@ -46,10 +45,10 @@ def states(model, ids, mask=None, **options):
 class Plain:
     """A branch that adds nothing, so that attention runs through foretoken's own engines."""
 
-    acts, has_part, prefix_mask = True, True, None
+    facts = PassFacts(has_part=True)
 
-    def attend(self, query, key, value, *, dropout, **options):
-        return attend(query, key, value, weighting=Weighting(dropout=dropout), **options)[0], None
+    def attend(self, call):
+        return call.attend()[0], None
 
     def deliver(self, vector):
         assert vector is None

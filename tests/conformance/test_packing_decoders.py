@@ -10,8 +10,8 @@ from torch.nn import functional
 from transformers import DynamicCache
 
 import foretoken
-from foretoken.attention import packed
 from foretoken.attention.choose import use_packing
+from foretoken.attention.packed import parts
 from foretoken.backbones.packing import HEAD_INPUTS, PACKS
 
 from support import tiny
@@ -34,7 +34,7 @@ HEADS = [(f, task) for f in FAMILIES for task in ("SEQ_CLS", "TOKEN_CLS", "CAUSA
 
 @pytest.fixture(autouse=True)
 def _each_by_itself(monkeypatch):
-    monkeypatch.setattr(packed, "APART_FROM", -1)  # each document's attention by itself, however little there is of it
+    monkeypatch.setattr(parts, "APART_FROM", -1)  # each document's attention by itself, however little there is of it
 
 
 @pytest.fixture(autouse=True)
@@ -79,7 +79,7 @@ def test_packed_is_padded(family, method):
 @pytest.mark.parametrize("method", ALIKE)
 def test_attention_with_the_padding(family, method, monkeypatch):
     """As batches have it whose documents are about as long as each other."""
-    monkeypatch.setattr(packed, "APART_FROM", 10**9)
+    monkeypatch.setattr(parts, "APART_FROM", 10**9)
     assert check_same(decoder(family, method), batch())[0][-1] == 22
 
 

@@ -10,8 +10,8 @@ from peft import get_peft_model
 
 import foretoken
 from foretoken import PrefixPropagationConfig
-from foretoken.attention import packed as packed_batches
 from foretoken.attention.choose import use_packing
+from foretoken.attention.packed import parts as packed_parts
 
 from support import tiny
 from support.packed import BERT_LIKE, FIRST_LAYER_PACKS, PACKED, ROUNDED, N, batch, check_same, holes, whole
@@ -63,14 +63,14 @@ def test_packed_is_padded(family, method, task):
 )
 def test_each_document_by_itself(family, task, method, monkeypatch):
     """As in batches of real documents: the attention of each without padding."""
-    monkeypatch.setattr(packed_batches, "APART_FROM", -1)
+    monkeypatch.setattr(packed_parts, "APART_FROM", -1)
     rows, padded_rows = check_same(model_of(family, method, task), batch(family, task))
     assert rows[0] < padded_rows[0]
 
 
 def test_a_position_free_prefix_beside_one_in_the_hidden_states(monkeypatch):
     """Padding on the left: every document has its own rotations, those of the prefix before them."""
-    monkeypatch.setattr(packed_batches, "APART_FROM", -1)
+    monkeypatch.setattr(packed_parts, "APART_FROM", -1)
     first = PrefixPropagationConfig(num_virtual_tokens=2, prefix_dropout=0.0)
     free = foretoken.PrefixTuningConfig(num_virtual_tokens=3, prefix_dropout=0.0, position_free=True)
     config = foretoken.StackConfig(task_type="TOKEN_CLS", configs=[first, free])
@@ -218,11 +218,9 @@ def test_layers_that_are_dropped_take_their_padding_with_them():
 def test_documents_of_like_length_are_padded_together(monkeypatch, family, method, cut):
     """In attention, where the work grows with the square of the longest."""
     made = []
-    keep = packed_batches.PackedBatch.of_documents
-    monkeypatch.setattr(packed_batches, "SHORT", 2)
-    monkeypatch.setattr(
-        packed_batches.PackedBatch, "of_documents", lambda *given: made.append(given[1]) or keep(*given)
-    )
+    keep = packed_parts.of_documents
+    monkeypatch.setattr(packed_parts, "SHORT", 2)
+    monkeypatch.setattr(packed_parts, "of_documents", lambda *given: made.append(given[1]) or keep(*given))
     model, inputs = model_of(family, method, "TOKEN_CLS"), batch(family, "TOKEN_CLS", cut=cut)
     check_same(model, inputs, atol=1e-6 if method is None or "upper" in method else 1e-9)
     assert len(made) > 1

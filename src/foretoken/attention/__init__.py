@@ -1,7 +1,7 @@
 """Pure tensor maths of attention: no transformers, no peft, no configuration objects."""
 
-from foretoken.attention.attend import attend, own_weights
-from foretoken.attention.columns import ExtraColumns
+from foretoken.attention.attend import AttentionCall, attend, own_weights
+from foretoken.attention.columns import ExtraColumns, Placement
 from foretoken.attention.engines.dense import repeat_heads
 from foretoken.attention.engines.projected import LinearMap, Projected
 from foretoken.attention.engines.table import engines
@@ -9,12 +9,14 @@ from foretoken.attention.kernels import Weighting
 from foretoken.attention.masks import Blocks, DenseMask, Mask, Packed, Window, causal_mask
 
 __all__ = [
+    "AttentionCall",
     "Blocks",
     "DenseMask",
     "ExtraColumns",
     "LinearMap",
     "Mask",
     "Packed",
+    "Placement",
     "Projected",
     "Weighting",
     "Window",

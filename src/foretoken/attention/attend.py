@@ -14,7 +14,7 @@ Shapes: B batch, H heads, N queries, M keys, K head width, X extra columns, P pr
 
 from __future__ import annotations
 
-from dataclasses import replace
+from dataclasses import dataclass, replace
 
 import torch
 from torch import Tensor
@@ -28,6 +28,37 @@ from foretoken.attention.masks import DenseMask, Mask
 from foretoken.errors import ConfigError
 
 EVERYTHING = DenseMask()
+
+
+@dataclass(frozen=True, eq=False)
+class AttentionCall:
+    """One call of one attention: what a backbone computes by itself, and what adapters add to.
+
+    Attributes:
+        query: (B, H, N, K).
+        key: (B, H_kv, M, K); None where the mask stands for the keys.
+        value: (B, H_kv, M, K).
+        scale: what the scores are multiplied by.
+        mask: which keys a query sees.
+        weighting: how scores become weights.
+    """
+
+    query: Tensor
+    key: Tensor | None
+    value: Tensor | None
+    scale: float
+    mask: Mask = EVERYTHING
+    weighting: Weighting = SOFTMAX
+
+    def attend(self, columns: ExtraColumns = NO_COLUMNS) -> tuple[Tensor, Tensor | None]:
+        """Return what :func:`attend` does."""
+        inputs = self.query, self.key, self.value
+        return attend(*inputs, scale=self.scale, mask=self.mask, columns=columns, weighting=self.weighting)
+
+    def run(self, engine: Engine, columns: ExtraColumns) -> tuple[Tensor, Tensor | None]:
+        """Return what an engine that does all of it by itself returns."""
+        inputs = self.query, self.key, self.value, self.mask
+        return engine.run(*inputs, columns, scale=self.scale, weighting=self.weighting)
 
 
 def attend(
@@ -65,15 +96,17 @@ def attend(
     >>> [round(x, 4) for x in (out.sum(-1) + p_extra.sum(-1)).flatten().tolist()]
     [1.0, 1.0]
     """
-    kernel = weighting.kernel
-    if kernel != "exponential" and not (columns.scores is None and columns.prefix_kv is None):
+    if weighting.kernel != "exponential" and not (columns.scores is None and columns.prefix_kv is None):
+        kernel = weighting.kernel
         raise ConfigError(f"a {kernel} kernel shares no softmax with score columns; leave out one of the two methods")
     candidates = BY_MASK[type(mask)]
     if engine is None:
         chosen = choose_engine(candidates, query.device, weighting)
     else:
         chosen = named_engine(engine, candidates, query.device, weighting)
-    return run_engine(chosen, (query, key, value, mask), columns, scale=scale, weighting=weighting)
+    if columns.scores is None and columns.prefix_kv is None:  # the straight way: there is nothing to put together
+        return chosen.run(query, key, value, mask, columns, scale=scale, weighting=weighting)
+    return run_engine(chosen, AttentionCall(query, key, value, scale, mask, weighting), columns)
 
 
 def own_weights(
@@ -84,49 +117,36 @@ def own_weights(
     return attend(query, key, one_hot, scale=scale, mask=mask, columns=columns, engine="reference")[0]
 
 
-def run_engine(
-    engine: Engine,
-    inputs: tuple[Tensor, Tensor | None, Tensor | None, Mask],
-    columns: ExtraColumns,
-    *,
-    scale: float,
-    weighting: Weighting,
-) -> tuple[Tensor, Tensor | None]:
+def run_engine(engine: Engine, call: AttentionCall, columns: ExtraColumns) -> tuple[Tensor, Tensor | None]:
     """Run an engine on what it knows, and put the rest together from that."""
     takes_prefix = engine.prefix and (columns.prefix_mask is None or engine.prefix_mask)
     if columns.prefix_kv is not None and not takes_prefix:
-        return with_prefix_as_columns(engine, inputs, columns.prefix_kv, columns, scale=scale, weighting=weighting)
+        return with_prefix_as_columns(engine, call, columns.prefix_kv, columns)
     if not columns.num_outside or engine.outside_softmax:
-        return engine.run(*inputs, columns, scale=scale, weighting=weighting)
+        return call.run(engine, columns)
     # out by itself, not out / (1 - lambda): where lambda rounds to 1 nothing of it would be left
-    inside, _ = columns.split()
-    shared = replace(columns, scores=inside, num_outside=0)
-    out, p_inside = engine.run(*inputs, shared, scale=scale, weighting=weighting)
-    whole = replace(columns, num_outside=0)
-    _, everything = engine.run(*inputs, whole, scale=scale, weighting=Weighting(weighting.kernel))
+    assert columns.scores is not None
+    inside = columns.scores[..., : -columns.num_outside]
+    shared = replace(columns, scores=inside if inside.shape[-1] else None, num_outside=0)
+    out, p_inside = call.run(engine, shared)
+    without_dropout = replace(call, weighting=Weighting(call.weighting.kernel))
+    _, everything = without_dropout.run(engine, replace(columns, num_outside=0))
     assert everything is not None
     return out, joined(p_inside, everything[..., -columns.num_outside :])
 
 
 def with_prefix_as_columns(
-    engine: Engine,
-    inputs: tuple[Tensor, Tensor | None, Tensor | None, Mask],
-    prefix_kv: tuple[Tensor, Tensor],
-    columns: ExtraColumns,
-    *,
-    scale: float,
-    weighting: Weighting,
+    engine: Engine, call: AttentionCall, prefix_kv: tuple[Tensor, Tensor], columns: ExtraColumns
 ) -> tuple[Tensor, Tensor | None]:
     """Let the prefix's keys be score columns, and add what their probabilities take of their values."""
-    query = inputs[0]
+    query = call.query
     key, value = (repeat_heads(x.to(query.dtype), query.shape[1]) for x in prefix_kv)
-    scores = query @ key.transpose(-1, -2) * scale
+    scores = query @ key.transpose(-1, -2) * call.scale
     if columns.prefix_mask is not None:
         scores = scores.masked_fill(~columns.prefix_mask, float("-inf"))
     count = scores.shape[-1]
     both = scores if columns.scores is None else torch.cat([scores, columns.scores], dim=-1)
-    wider = ExtraColumns(both, columns.num_outside)
-    out, p = run_engine(engine, inputs, wider, scale=scale, weighting=weighting)
+    out, p = run_engine(engine, call, ExtraColumns(both, columns.num_outside))
     assert p is not None
     out = out + p[..., :count].to(out.dtype) @ value
     return out, None if columns.scores is None else p[..., count:]

@@ -73,10 +73,17 @@ def wanted_engine() -> str | None:
     return None if name is None else str(name)
 
 
+def fits(engine: Engine, device: torch.device, weighting: Weighting) -> bool:
+    """Tell whether an engine can do what is asked of it here."""
+    if engine.plain_only and weighting != SOFTMAX:
+        return False
+    return not engine.cpu_only or (device.type == "cpu" and not is_traced())
+
+
 def choose_engine(candidates: Sequence[Engine], device: torch.device, weighting: Weighting = SOFTMAX) -> Engine:
     """Return the engine of one call: the one that the user has named where it is among them and fits, or the first."""
     wanted = wanted_engine()
-    able = [engine for engine in candidates if engine.fits(device, weighting)]
+    able = [engine for engine in candidates if fits(engine, device, weighting)]
     for engine in able:
         if engine.name == wanted:
             return engine
@@ -91,7 +98,7 @@ def named_engine(name: str, candidates: Sequence[Engine], device: torch.device, 
     """
     check_engine(name, [engine.name for engine in candidates])
     engine = next(engine for engine in candidates if engine.name == name)
-    if not engine.fits(device, weighting):
+    if not fits(engine, device, weighting):
         raise ConfigError(
             f"engine {name!r} cannot do this call (dropout {weighting.dropout}, kernel {weighting.kernel!r}, on "
             f"{device.type}): it has no dropout of attention weights and the exponential kernel alone"

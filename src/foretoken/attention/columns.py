@@ -9,9 +9,18 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass, replace
+from enum import Enum, auto
 
 import torch
 from torch import Tensor
+
+
+class Placement(Enum):
+    """Where score columns stand to the softmax over the backbone's own keys."""
+
+    INSIDE = auto()  # among its terms: what they get, the keys lose
+    OUTSIDE = auto()  # their probabilities are those among its terms, and the keys lose nothing
+    OWN = auto()  # in a softmax of their own: their probabilities sum to 1
 
 
 @dataclass(frozen=True, eq=False)

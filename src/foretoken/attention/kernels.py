@@ -39,13 +39,8 @@ class Weighting:
     kernel: str = "exponential"
     dropout: float = 0.0
 
-    @property
-    def is_plain(self) -> bool:
-        """Tell whether it is softmax attention without dropout."""
-        return self.kernel == "exponential" and not self.dropout
 
-
-SOFTMAX = Weighting()
+SOFTMAX = Weighting()  # without dropout
 
 
 def is_softmax(kernel: str) -> bool:

@@ -174,10 +174,8 @@ class Packed(Mask):
         """Leave the documents' prefixes out."""
         return (replace(self, prefix_kv=None) if length else self), key, value
 
-    def prefix_with(self, more: tuple[Tensor, Tensor] | None) -> tuple[Tensor, Tensor] | None:
+    def prefix_with(self, more: tuple[Tensor, Tensor]) -> tuple[Tensor, Tensor]:
         """Return the keys and values (B, H, P, K) that all of a document's tokens see, ``more`` at the end."""
-        if more is None:
-            return self.prefix_kv
         key, value = (x.expand(self.batch.size, -1, -1, -1) for x in more)
         if self.prefix_kv is None:
             return key, value
@@ -235,3 +233,22 @@ def causal_mask(queries: int, keys: int, device: torch.device) -> Tensor:
 def padded_mask(mask: Tensor | None, *, before: int = 0, after: int = 0) -> Tensor | None:
     """Return a dense mask with keys before and after its own that every query sees."""
     return None if mask is None else F.pad(mask, (before, after), value=True if mask.dtype == torch.bool else 0.0)
+
+
+def additive(mask: Tensor, dtype: torch.dtype) -> Tensor:
+    """Return a mask as numbers to add to the scores: 0 and -inf for a bool mask."""
+    if mask.dtype != torch.bool:
+        return mask.to(dtype)
+    return torch.zeros_like(mask, dtype=dtype).masked_fill_(~mask, float("-inf"))
+
+
+def with_prefix_mask(mask: Tensor | None, prefix_mask: Tensor | None, key: Tensor, *, prefix: int) -> Tensor | None:
+    """Return a mask of the keys (B, H, M, K) with the prefix before them, which documents may see a part of."""
+    if prefix_mask is None:
+        return padded_mask(mask, before=prefix)
+    if mask is None:
+        mask = torch.ones(1, 1, 1, key.shape[-2], dtype=torch.bool, device=key.device)
+    mask = mask if mask.dim() == 4 else mask[(None,) * (4 - mask.dim())]
+    front = prefix_mask if mask.dtype == torch.bool else additive(prefix_mask, mask.dtype)
+    size = torch.broadcast_shapes(front.shape[:-1], mask.shape[:-1])
+    return torch.cat([front.expand(*size, -1), mask.expand(*size, -1)], dim=-1)

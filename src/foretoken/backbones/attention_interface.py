@@ -17,12 +17,13 @@ from torch import Tensor, nn
 from transformers import AttentionInterface, AttentionMaskInterface, PreTrainedConfig
 from transformers.modeling_utils import ALL_ATTENTION_FUNCTIONS
 
-from foretoken.attention import DenseMask, causal_mask
+from foretoken.attention import AttentionCall, DenseMask, Weighting, causal_mask
 from foretoken.attention.packed import PackedBatch
-from foretoken.backbones.base import ADAPTER, adapter_of, text_dimensions
+from foretoken.attention.packed.parts import one_by_one, pays_apart
+from foretoken.backbones.base import ADAPTER, NO_ADAPTER, text_dimensions
 from foretoken.backbones.masks import as_mask, extend_late_mask
 from foretoken.backbones.module_value import ModuleValue
-from foretoken.backbones.packing import one_document, with_own_prefix
+from foretoken.backbones.packing import one_document
 from foretoken.errors import BackboneError
 
 MARK = "foretoken_"
@@ -49,12 +50,13 @@ def adapted_attention(
         window = kwargs.get("sliding_window")
         options: dict[str, Any] = {"scaling": scaling, "dropout": dropout, "window": window}
         return packed_attention(module, query, key, value, attention_mask, **options), None
-    adapter = adapter_of(module)
+    adapter = ADAPTER.get(module)
+    facts = NO_ADAPTER if adapter is None else adapter.facts
     has_prefix = attention_mask is not None and attention_mask.shape[-1] == key.shape[2]  # that of a packed batch
-    if adapter is not None and not has_prefix and (prefix := adapter.prefix_mask) is not None:
+    if facts.prefix_mask is not None and not has_prefix:
         kind = query.dtype if wrapped == "eager" else torch.bool
-        attention_mask = extend_late_mask(attention_mask, prefix, keys=key.shape[2], dtype=kind)
-    if adapter is None or not adapter.has_part:
+        attention_mask = extend_late_mask(attention_mask, facts.prefix_mask, keys=key.shape[2], dtype=kind)
+    if adapter is None or not facts.has_part:
         given = {"is_causal": is_causal, "position_bias": position_bias}
         kwargs |= {name: value for name, value in given.items() if value is not None}
         return implementation(module, wrapped)(
@@ -67,9 +69,10 @@ def adapted_attention(
         attention_mask = biased(attention_mask, position_bias, causal=causal)
         causal = False
     mask = DenseMask(attention_mask, is_causal=causal)
-    out, after = adapter.attend(query, key, value, scale=scale, dropout=dropout, mask=mask)
+    call = AttentionCall(query, key, value, scale, mask, Weighting(dropout=dropout))
+    out, after = adapter.attend(call)
     adapter.deliver(after)
-    weights = adapter.own_weights(query, key, scale=scale, mask=mask) if wrapped == "eager" else None
+    weights = adapter.own_weights(call) if wrapped == "eager" else None
     return out.transpose(1, 2).contiguous(), weights
 
 
@@ -99,37 +102,32 @@ def packed_attention(
     Returns:
         (1, S, H, K), or (1, B, H, K).
     """
-    config: Any = module.config
+    adapter, config = ADAPTER.get(module), module.config
+    assert isinstance(config, PreTrainedConfig)
     wrapped = config._attn_implementation.removeprefix(MARK)
-    batch = with_own_prefix(batch, module)
-    if computes_apart(batch, query, window=window):
+    batch = batch.with_prefix(0 if adapter is None else adapter.facts.prefix_length)
+    # on a processor, a call for each document is cheaper than padding where lengths differ much
+    may_part = batch.wanted is None and (window is None or batch.mask is not None) and query.device.type == "cpu"
+    if may_part and pays_apart(batch):
         return attention_of_each(
             module, query, key, value, batch, wrapped=wrapped, options={"scaling": scaling, "dropout": dropout}
         )
-    key, value = (batch.unpack(x.transpose(1, 2)).transpose(1, 2) for x in (key, value))
+    key = batch.unpack(key.transpose(1, 2)).transpose(1, 2)  # (B, H, P + N, K)
+    value = batch.unpack(value.transpose(1, 2)).transpose(1, 2)
+    is_whole = batch.wanted is None
+    query = batch.unpack(query.transpose(1, 2)).transpose(1, 2) if is_whole else query.permute(2, 1, 0, 3)
     mask = batch.mask
     if mask is None:
         mask = batch.key_mask if window is None else batch.window_mask(window)
     if mask is not None and wrapped == "eager" and mask.dtype == torch.bool:
         mask = as_mask(mask, query.dtype)
-    whole = batch.wanted is None
-    query = batch.unpack(query.transpose(1, 2)).transpose(1, 2) if whole else query.permute(2, 1, 0, 3)
     given: dict[str, Any] = {"scaling": scaling, "dropout": dropout, "is_causal": False}
-    out, _ = adapted_attention(module, query, key, value, mask, wrapped=wrapped, **given)
+    out, _ = adapted_attention(module, query, key, value, mask, wrapped=wrapped, **given)  # (B, P + N, H, K)
 
-    def packed(x: Tensor) -> Tensor:
-        return batch.pack(x) if whole else x.transpose(0, 1)
-
-    if (adapter := ADAPTER.get(module)) is not None:
-        adapter.redeliver(packed)
-    return packed(out)
-
-
-def computes_apart(batch: PackedBatch, query: Tensor, *, window: int | None) -> bool:
-    """Tell whether each document's attention is computed by itself: on a processor, where lengths differ much."""
-    if batch.wanted is not None or (window is not None and batch.mask is None):
-        return False
-    return query.device.type == "cpu" and batch.pays_apart
+    pack = batch.pack if is_whole else partial(torch.transpose, dim0=0, dim1=1)
+    if adapter is not None:
+        adapter.redeliver(pack)
+    return pack(out)
 
 
 def attention_of_each(
@@ -149,8 +147,9 @@ def attention_of_each(
         vectors[number] = vector
         return vector
 
-    parts = zip(*(batch.apart(x.transpose(1, 2)) for x in (query, key, value)), strict=True)
-    for number, (part, (mask, is_causal)) in enumerate(zip(parts, batch.own_masks, strict=True)):
+    documents = one_by_one(batch)
+    parts = zip(*(documents.split(x.transpose(1, 2)) for x in (query, key, value)), strict=True)
+    for number, (part, (mask, is_causal)) in enumerate(zip(parts, documents.masks, strict=True)):
         q, k, v = (x.transpose(1, 2) for x in part)
         with one_document(adapter, number):
             seen = None if is_causal and wrapped != "eager" else mask
@@ -166,8 +165,8 @@ def attention_of_each(
             vectors[number] if number in vectors else one.new_zeros(1, out.shape[1], one.shape[2])
             for number, out in enumerate(found)
         ]
-        adapter.deliver(batch.together(added))
-    return batch.together(found)
+        adapter.deliver(documents.join(added))
+    return documents.join(found)
 
 
 def biased(mask: Tensor | None, bias: Tensor, *, causal: bool) -> Tensor:

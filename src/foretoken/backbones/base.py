@@ -14,60 +14,65 @@ from torch import Tensor, nn
 from torch.utils.hooks import RemovableHandle
 from transformers import PreTrainedConfig
 
-from foretoken.attention import LinearMap, Mask
+from foretoken.attention import AttentionCall, LinearMap
 from foretoken.attention.packed import PackedBatch
-from foretoken.backbones.fast_maps import is_linear
 from foretoken.backbones.masks import PrefixMask
 from foretoken.backbones.module_value import Keywords, ModuleValue
 from foretoken.backbones.pooling import ATTENTION
 
 
-class AttentionAdapter(Protocol):
-    """What a backbone's attention module asks about the adapters in the current pass; the tuner puts one on each."""
+@dataclass(frozen=True)
+class PassFacts:
+    """What an attention has to know of the adapters and what stays as it is while a pass goes through it.
+
+    The tuner makes them once for each layer and pass; an attention asks once, at its beginning, and hands them on.
+
+    Attributes:
+        rests: the model computes exactly as transformers made it: its adapters are disabled, or removed.
+        has_part: ``attend`` differs from plain attention.
+        prefix_mask: the prefix for which the attention must extend its masks itself; None where there is none.
+        prefix_length: how many of the hidden states, from the front, are the prefix, which has no position.
+        partial_prefix: the (B, P) mask of a prefix that some documents have a part of, or nothing; None where all have
+            all of it.
+        mixed_size: B where each document names its adapter, so that nothing can be projected once for all; else None.
+        is_uniform: what the adapters do is the same for every document of the batch.
+        may_pack: the batch may be packed.
+        needs_keys: an adapter needs the keys and values themselves, and the batch as it was given.
+        needs_documents: documents have score columns, prefixes or edits of their own, and are computed padded here.
+    """
+
+    rests: bool = False
+    has_part: bool = False
+    prefix_mask: PrefixMask | None = None
+    prefix_length: int = 0
+    partial_prefix: Tensor | None = None
+    mixed_size: int | None = None
+    is_uniform: bool = True
+    may_pack: bool = True
+    needs_keys: bool = False
+    needs_documents: bool = False
 
     @property
     def acts(self) -> bool:
         """Whether the attention must do anything else than without adapters."""
+        return self.has_part or self.prefix_mask is not None
+
+
+# The seam. M methods and N families meet here, and cost M + N files instead of M x N: a family's attention computes
+# queries, keys, values and its mask as transformers does, packs them into an AttentionCall, and hands it to whatever
+# implements this protocol. What comes back is the attention, and perhaps a vector for behind the output projection,
+# which belongs to transformers' own module: `deliver` keeps it until a hook of that module adds it.
+class AttentionAdapter(Protocol):
+    """The adapters of one attention module, as the module knows them; the tuner puts one on each."""
 
     @property
-    def rests(self) -> bool:
-        """Whether the model computes exactly as transformers made it: its adapters are disabled, or removed."""
+    def facts(self) -> PassFacts:
+        """What stays as it is during the pass under way."""
 
-    @property
-    def has_part(self) -> bool:
-        """Whether ``attend`` differs from plain attention; masks may have to be extended in any case."""
-
-    @property
-    def prefix_mask(self) -> PrefixMask | None:
-        """The prefix for which the attention must extend its masks itself; None where there is none."""
-
-    @property
-    def prefix_length(self) -> int:
-        """How many of the hidden states, from the front, are the prefix, which has no position."""
-
-    @property
-    def mixed_size(self) -> int | None:
-        """B where each document names its adapter, so that nothing can be projected once for all; else None."""
-
-    @property
-    def partial_prefix(self) -> Tensor | None:
-        """The (B, P) mask of a prefix that some documents have a part of, or nothing; None where all have all of it."""
-
-    @property
-    def may_pack(self) -> bool:
-        """Whether the batch may be packed."""
-
-    @property
-    def needs_keys(self) -> bool:
-        """Whether an adapter needs the keys and values themselves, and the batch as it was given."""
-
-    @property
-    def needs_documents(self) -> bool:
-        """Whether documents have score columns, prefixes or edits of their own, and are computed padded here."""
-
+    # no fact: the prefix enters during the pass, and what the text depends on is seen only then
     @property
     def text_is_frozen(self) -> bool:
-        """Whether the text that enters this attention depends on nothing that is trained, unlike the prefix."""
+        """Whether the text that enters depends on nothing that is trained, unlike the prefix: known as they enter."""
 
     def linear_map(self, module: nn.Module) -> LinearMap | None:
         """Return the map that a module is with the adapters at work on it in the current pass.
@@ -81,9 +86,7 @@ class AttentionAdapter(Protocol):
     def document(self, number: int) -> AbstractContextManager[None]:
         """Enter a context in which one document of the batch is computed by itself."""
 
-    def attend(
-        self, query: Tensor, key: Tensor | None, value: Tensor | None, *, scale: float, dropout: float, mask: Mask
-    ) -> tuple[Tensor, Tensor | None]:
+    def attend(self, call: AttentionCall) -> tuple[Tensor, Tensor | None]:
         """:func:`foretoken.attention.attend` with the adapters' part in it.
 
         Returns the attention (B, H, N, K), and a (B, N, D) vector to add after the output projection or None.
@@ -95,28 +98,31 @@ class AttentionAdapter(Protocol):
     def redeliver(self, change: Callable[[Tensor], Tensor]) -> None:
         """Change the vector that was delivered."""
 
-    def own_weights(self, query: Tensor, key: Tensor, *, scale: float, mask: Mask) -> Tensor:
+    def own_weights(self, call: AttentionCall) -> Tensor:
         """Return the (B, H, N, M) weights of the attention's own keys, which eager attention returns."""
 
 
 ADAPTER = ModuleValue[AttentionAdapter]("foretoken_adapter")
+NO_ADAPTER = PassFacts()  # of an attention without one, as ``speed_up`` leaves it
 # what answers ``linear_map`` for an attention without an adapter of ours, whose projections may carry LoRA of peft's
 LINEAR_MAP = ModuleValue[Callable[[nn.Module], "LinearMap | None"]]("foretoken_linear_map")
 
 
-def plain_map(module: nn.Module) -> LinearMap | None:
-    """Return the linear map that a frozen or trained module is; None for anything else, e.g. quantised weights."""
-    if not is_linear(module) or type(module.weight) is not nn.Parameter:
-        return None
-    if not module.weight.is_floating_point() or "forward" in module.__dict__:
-        return None
-    return LinearMap(module.weight, () if module.bias is None else (module.bias,))
+def facts_of(module: nn.Module) -> PassFacts:
+    """Return what an attention has to know of its adapters."""
+    adapter = ADAPTER.get(module)
+    return NO_ADAPTER if adapter is None else adapter.facts
 
 
 def adapter_of(module: nn.Module) -> AttentionAdapter | None:
     """Return an attention's adapter if it acts in the current pass; ``ADAPTER.get`` returns it in any case."""
     adapter = ADAPTER.get(module)
-    return adapter if adapter is not None and adapter.acts else None
+    return adapter if adapter is not None and adapter.facts.acts else None
+
+
+def attended(adapter: AttentionAdapter | None, call: AttentionCall) -> tuple[Tensor, Tensor | None]:
+    """Return the attention (B, H, N, K), and a (B, N, D) vector for after the output projection or None."""
+    return (call.attend()[0], None) if adapter is None else adapter.attend(call)
 
 
 @dataclass(frozen=True)

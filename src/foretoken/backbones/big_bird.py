@@ -22,9 +22,19 @@ from transformers.models.big_bird.modeling_big_bird import (
     BigBirdSelfAttention,
 )
 
-from foretoken.attention import Blocks, DenseMask, Mask, Weighting, attend
+from foretoken.attention import AttentionCall, Blocks, DenseMask, Mask, Weighting
 from foretoken.attention.packed import PackedBatch
-from foretoken.backbones.base import Attention, AttentionAdapter, Backbone, Stack, adapter_of, alone, text_dimensions
+from foretoken.backbones.base import (
+    Attention,
+    AttentionAdapter,
+    Backbone,
+    PassFacts,
+    Stack,
+    adapter_of,
+    alone,
+    attended,
+    text_dimensions,
+)
 from foretoken.backbones.masks import as_mask, extend_late_mask
 from foretoken.backbones.module_value import Arguments, Keywords, ModuleValue
 from foretoken.backbones.packing import (
@@ -61,14 +71,11 @@ class FullSelfAttention(BigBirdSelfAttention):
         adapter = adapter_of(self)
         if adapter is None:
             return super().forward(hidden_states, attention_mask, **kwargs)
-        if (prefix := adapter.prefix_mask) is not None:
+        if (prefix := adapter.facts.prefix_mask) is not None:
             attention_mask = extend_late_mask(
                 attention_mask, prefix, keys=hidden_states.shape[1], dtype=hidden_states.dtype
             )
-        dropout = self.dropout.p if self.training else 0.0
-        return attended(
-            self, adapter, hidden_states, output_attentions, dropout=dropout, mask=DenseMask(attention_mask)
-        )
+        return attended_padded(self, adapter, hidden_states, DenseMask(attention_mask), output_attentions)
 
 
 class SparseSelfAttention(BigBirdBlockSparseAttention):
@@ -98,11 +105,11 @@ class SparseSelfAttention(BigBirdBlockSparseAttention):
         assert to_mask is not None
         key_mask = to_mask[:, 0, 0] > 0
         random = self.random_blocks(key_mask.shape[1], key_mask.device)
-        if (prefix := adapter.prefix_mask) is not None:
+        if (prefix := adapter.facts.prefix_mask) is not None:
             key_mask = torch.cat([prefix.mask, key_mask], dim=1)
         front = hidden_states.shape[1] - to_mask.shape[-1]
         blocks = Blocks(self.block_size, key_mask, random, front)
-        return attended(self, adapter, hidden_states, output_attentions, dropout=0.0, mask=blocks)
+        return attended_padded(self, adapter, hidden_states, blocks, output_attentions)
 
     def random_blocks(self, tokens: int, device: torch.device) -> Tensor:
         """Return the random blocks (H, N / S - 2, R) that transformers takes for a text of N tokens.
@@ -153,25 +160,18 @@ OURS: dict[str, type[nn.Module]] = {FULL: FullSelfAttention, SPARSE: SparseSelfA
 THEIRS: dict[str, type[nn.Module]] = {FULL: BigBirdSelfAttention, SPARSE: BigBirdBlockSparseAttention}
 
 
-def attended(
+def attended_padded(
     module: FullSelfAttention | SparseSelfAttention,
     adapter: AttentionAdapter,
     hidden_states: Tensor,
-    output_attentions: bool,
-    *,
-    dropout: float,
     mask: Mask,
+    output_attentions: bool,
 ) -> tuple[Tensor, Tensor | None]:
     """Attention with the adapter's part: (B, P + N, D) -> (B, P + N, D), and the (B, H, P + N, P + N) weights."""
-    shape = (module.num_attention_heads, module.attention_head_size)
-    query, key, value = (
-        project(hidden_states).unflatten(-1, shape).transpose(1, 2)
-        for project in (module.query, module.key, module.value)
-    )
-    scale = 1 / math.sqrt(module.attention_head_size)
-    out, after = adapter.attend(query, key, value, scale=scale, dropout=dropout, mask=mask)
+    call = call_of(module, projected(module, hidden_states), mask)
+    out, after = adapter.attend(call)
     adapter.deliver(after)
-    weights = adapter.own_weights(query, key, scale=scale, mask=mask) if output_attentions else None
+    weights = adapter.own_weights(call) if output_attentions else None
     return out.transpose(1, 2).flatten(2), weights
 
 
@@ -182,22 +182,28 @@ def attended_packed(
 
     Blocks are those of the whole batch, as its longest document has them.
     """
-    is_full, scale = isinstance(module, FullSelfAttention), 1 / math.sqrt(module.attention_head_size)
-    dropout = module.dropout.p if isinstance(module, FullSelfAttention) and module.training else 0.0
 
-    def attended(part: PackedBatch, *projected: Tensor) -> tuple[Tensor, Tensor | None]:
-        shape, adapter = (module.num_attention_heads, module.attention_head_size), adapter_of(module)
-        query, key, value = (x.unflatten(-1, shape).transpose(1, 2) for x in projected)
-        mask = part_mask(module, part, query)
-        if adapter is None:
-            weighting = Weighting(dropout=dropout)
-            out, after = attend(query, key, value, scale=scale, mask=mask, weighting=weighting)[0], None
-        else:
-            out, after = adapter.attend(query, key, value, scale=scale, dropout=dropout, mask=mask)
+    def attend(part: PackedBatch, *projected: Tensor) -> tuple[Tensor, Tensor | None]:
+        out, after = attended(adapter_of(module), call_of(module, projected, part_mask(module, part, projected[0])))
         return out.transpose(1, 2).flatten(2), after
 
-    projected = tuple(map_(hidden_states) for map_ in (module.query, module.key, module.value))
-    return attended_in_parts(module, with_own_prefix(batch, module), projected, attended, alike=is_full)
+    is_full, batch = isinstance(module, FullSelfAttention), with_own_prefix(batch, module)
+    return attended_in_parts(module, batch, projected(module, hidden_states), attend, alike=is_full)
+
+
+def projected(module: FullSelfAttention | SparseSelfAttention, hidden_states: Tensor) -> tuple[Tensor, ...]:
+    """Return queries, keys and values (B, P + N, D)."""
+    return tuple(map_(hidden_states) for map_ in (module.query, module.key, module.value))
+
+
+def call_of(
+    module: FullSelfAttention | SparseSelfAttention, projected: tuple[Tensor, ...], mask: Mask
+) -> AttentionCall:
+    """Return what is computed of queries, keys and values (B, P + N, D); sparse attention has no dropout."""
+    shape = (module.num_attention_heads, module.attention_head_size)
+    query, key, value = (x.unflatten(-1, shape).transpose(1, 2) for x in projected)
+    dropout = module.dropout.p if isinstance(module, FullSelfAttention) and module.training else 0.0
+    return AttentionCall(query, key, value, 1 / math.sqrt(shape[1]), mask, Weighting(dropout=dropout))
 
 
 def part_mask(module: FullSelfAttention | SparseSelfAttention, part: PackedBatch, query: Tensor) -> Mask:
@@ -282,16 +288,16 @@ class TypeByLength:
 TYPE_BY_LENGTH = ModuleValue[TypeByLength]("foretoken_type_by_length")
 
 
-class EncoderPacks(FirstLayerPacks):
+class BigBirdEncoderPacks(FirstLayerPacks):
     """Packs what enters the first layer, and unpacks what leaves the last one."""
 
     def __init__(self, encoder: Any) -> None:
         super().__init__(encoder, list(encoder.layer), "attention.self")
 
-    def may_begin(self, adapter: AttentionAdapter | None, hidden: Tensor) -> bool:
+    def may_begin(self, facts: PassFacts, hidden: Tensor) -> bool:
         """Tell whether this pass is packed; not where texts are fed forward in chunks, which want a round length."""
         first: Any = self.layers[0]
-        return not first.chunk_size_feed_forward and super().may_begin(adapter, hidden)
+        return not first.chunk_size_feed_forward and super().may_begin(facts, hidden)
 
     def mask_in(self, given: Tensor | PackedBatch | None, kwargs: Keywords) -> Tensor | PackedBatch | None:
         """Return the mask of full attention, or which keys (B, 1, 1, N) sparse attention sees."""
@@ -314,7 +320,7 @@ def attach_blocked(body: nn.Module, attentions: list[nn.Module]) -> None:
     TYPE_BY_LENGTH.set(body, TypeByLength(body))
     config: Any = body.config
     if not config.is_decoder:
-        let_layers_pack(EncoderPacks(body.get_submodule("encoder")), PackingBigBirdLayer)
+        let_layers_pack(BigBirdEncoderPacks(body.get_submodule("encoder")), PackingBigBirdLayer)
 
 
 def detach_blocked(body: nn.Module, attentions: list[nn.Module]) -> None:

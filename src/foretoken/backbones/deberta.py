@@ -26,9 +26,18 @@ from transformers.models.deberta_v2.modeling_deberta_v2 import (
     DisentangledSelfAttention,
 )
 
-from foretoken.attention import DenseMask, Weighting, attend
+from foretoken.attention import AttentionCall, DenseMask, Weighting
 from foretoken.attention.packed import PackedBatch
-from foretoken.backbones.base import ADAPTER, Attention, Backbone, Stack, adapter_of, text_dimensions
+from foretoken.backbones.base import (
+    ADAPTER,
+    Attention,
+    Backbone,
+    Stack,
+    adapter_of,
+    attended,
+    facts_of,
+    text_dimensions,
+)
 from foretoken.backbones.masks import as_mask, extend_late_mask
 from foretoken.backbones.packing import (
     PACKS,
@@ -60,19 +69,20 @@ class DisentangledAttention(DisentangledSelfAttention):
         """
         if isinstance(attention_mask, PackedBatch):
             return self.packed(hidden_states, attention_mask, relative_pos, rel_embeddings), None
-        adapter = ADAPTER.get(self)
-        if adapter is None or not (adapter.acts or adapter.mixed_size):
+        adapter, facts = ADAPTER.get(self), facts_of(self)
+        if adapter is None or not (facts.acts or facts.mixed_size):
             given = (hidden_states, attention_mask, output_attentions, query_states, relative_pos, rel_embeddings)
             return super().forward(*given)
         query = self.heads(self.query_proj(hidden_states if query_states is None else query_states))
         key, value = self.heads(self.key_proj(hidden_states)), self.heads(self.value_proj(hidden_states))
         visible: Tensor | None = attention_mask
-        if (prefix := adapter.prefix_mask) is not None:
+        if (prefix := facts.prefix_mask) is not None:
             visible = extend_late_mask(attention_mask, prefix, keys=key.shape[2], dtype=torch.bool)
         seen = self.scored(query, key, visible, relative_pos, rel_embeddings)
-        out, after = adapter.attend(query, key, value, scale=self.scale, dropout=self.dropped, mask=seen)
+        call = AttentionCall(query, key, value, self.scale, seen, self.weighting)
+        out, after = adapter.attend(call)
         adapter.deliver(after)
-        weights = adapter.own_weights(query, key, scale=self.scale, mask=seen) if output_attentions else None
+        weights = adapter.own_weights(call) if output_attentions else None
         return out.transpose(1, 2).flatten(2), weights
 
     def packed(
@@ -80,19 +90,16 @@ class DisentangledAttention(DisentangledSelfAttention):
     ) -> Tensor:
         """(1, S, D) and the distances of the padded texts (1, N, N) -> (1, S, D); attention runs with the padding."""
 
-        def attended(part: PackedBatch, *projected: Tensor) -> tuple[Tensor, Tensor | None]:
+        def attend(part: PackedBatch, *projected: Tensor) -> tuple[Tensor, Tensor | None]:
             query, key, value = map(self.heads, projected)
             distances = None if relative_pos is None else relative_pos[:, : part.length, : part.length]
-            seen, adapter = self.scored(query, key, part.key_mask, distances, rel_embeddings), adapter_of(self)
-            if adapter is None:
-                weighting = Weighting(dropout=self.dropped)
-                out, after = attend(query, key, value, scale=self.scale, mask=seen, weighting=weighting)[0], None
-            else:
-                out, after = adapter.attend(query, key, value, scale=self.scale, dropout=self.dropped, mask=seen)
+            seen = self.scored(query, key, part.key_mask, distances, rel_embeddings)
+            call = AttentionCall(query, key, value, self.scale, seen, self.weighting)
+            out, after = attended(adapter_of(self), call)
             return out.transpose(1, 2).flatten(2), after
 
         projected = tuple(map_(hidden_states) for map_ in (self.query_proj, self.key_proj, self.value_proj))
-        return attended_in_parts(self, with_own_prefix(batch, self), projected, attended)
+        return attended_in_parts(self, with_own_prefix(batch, self), projected, attend)
 
     @property
     def scale(self) -> float:
@@ -100,9 +107,9 @@ class DisentangledAttention(DisentangledSelfAttention):
         return 1 / math.sqrt(self.attention_head_size * (1 + len(self.distance_terms())))
 
     @property
-    def dropped(self) -> float:
-        """The share of attention weights that are dropped."""
-        return self.dropout.p if self.training else 0.0
+    def weighting(self) -> Weighting:
+        """How scores become weights."""
+        return Weighting(dropout=self.dropout.p if self.training else 0.0)
 
     def scored(
         self,
@@ -162,10 +169,10 @@ class DisentangledEncoder(DebertaV2Encoder):
     def get_rel_embedding(self) -> Tensor | None:
         """Return the vectors of the distances, (2 S, D) or (B, 2 S, D): an adapter may edit them."""
         first: Any = self.layer[0]
-        adapter = ADAPTER.get(first.attention.self)
-        if adapter is None or not adapter.mixed_size or not self.relative_attention:
+        size = facts_of(first.attention.self).mixed_size
+        if not size or not self.relative_attention:
             return super().get_rel_embedding()
-        distances = self.rel_embeddings.weight.expand(adapter.mixed_size, -1, -1)
+        distances = self.rel_embeddings.weight.expand(size, -1, -1)
         return self.LayerNorm(distances) if "layer_norm" in self.norm_rel_ebd else distances
 
 

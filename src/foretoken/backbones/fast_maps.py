@@ -1,4 +1,4 @@
-"""The linear maps of a model by the library that multiplies float32 faster here: the same objects of our classes."""
+"""The linear maps of a model: what they are, and the library that multiplies float32 faster here."""
 
 from __future__ import annotations
 
@@ -7,6 +7,7 @@ from typing import TypeGuard
 from torch import Tensor, nn
 from transformers.pytorch_utils import Conv1D
 
+from foretoken.attention import LinearMap
 from foretoken.machine.products import linear
 
 
@@ -37,6 +38,15 @@ def is_linear(module: nn.Module) -> TypeGuard[nn.Linear]:
 def is_conv1d(module: nn.Module) -> TypeGuard[Conv1D]:
     """Tell whether a module is GPT-2's linear map."""
     return type(module) in (Conv1D, FastConv1D)
+
+
+def plain_map(module: nn.Module) -> LinearMap | None:
+    """Return the linear map that a frozen or trained module is; None for anything else, e.g. quantised weights."""
+    if not is_linear(module) or type(module.weight) is not nn.Parameter:
+        return None
+    if not module.weight.is_floating_point() or "forward" in module.__dict__:
+        return None
+    return LinearMap(module.weight, () if module.bias is None else (module.bias,))
 
 
 class FastMaps:

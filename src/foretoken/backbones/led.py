@@ -15,15 +15,15 @@ from torch import Tensor, nn
 from transformers import Cache
 from transformers.models.led.modeling_led import LEDDecoderAttention, LEDEncoderLayer, LEDEncoderSelfAttention
 
-from foretoken.attention import DenseMask
+from foretoken.attention import AttentionCall, DenseMask, Weighting
 from foretoken.attention.packed import PackedBatch
 from foretoken.backbones.base import (
-    ADAPTER,
     Attention,
-    AttentionAdapter,
     Backbone,
+    PassFacts,
     Stack,
     adapter_of,
+    facts_of,
     offset_after_padding,
 )
 from foretoken.backbones.longformer.attention import GlobalTokens, WindowedSelfAttention
@@ -38,7 +38,6 @@ from foretoken.backbones.packing import (
     let_layers_pack,
     may_pack,
     stop_layers_packing,
-    with_own_prefix,
 )
 from foretoken.backbones.seq2seq import BART_DECODER, HEADS, bart_dimensions, keys_and_values
 from foretoken.errors import BackboneError
@@ -60,8 +59,8 @@ class WindowedEncoderAttention(WindowedSelfAttention, LEDEncoderSelfAttention):
     ) -> tuple[Tensor]:
         """(B, N, D) -> ((B, N, D),), or packed (1, S, D); masks of the text, True for a masked or a global token."""
         if isinstance(attention_mask, PackedBatch):
-            return (PackedAttention(self, with_own_prefix(attention_mask, self))(hidden_states),)
-        if (adapter := ADAPTER.get(self)) is not None and adapter.rests:
+            return (PackedAttention(self, attention_mask)(hidden_states),)
+        if facts_of(self).rests:
             masks = (attention_mask, is_index_masked, is_index_global_attn, is_global_attn)
             return LEDEncoderSelfAttention.forward(self, hidden_states, *masks, output_attentions)
         if output_attentions:
@@ -90,11 +89,11 @@ class AdaptedDecoderAttention(LEDDecoderAttention):
         states = hidden_states if key_value_states is None else key_value_states
         query = self.heads(self.q_proj(hidden_states))
         key, value = keys_and_values(self.projected, states, past_key_values, self.layer_idx, is_cross=is_cross)
-        options: dict[str, Any] = {"scale": self.scaling, "mask": DenseMask(attention_mask)}
-        dropout = (self.dropout or 0.0) if self.training else 0.0
-        out, after = adapter.attend(query, key, value, dropout=dropout, **options)
+        weighting = Weighting(dropout=(self.dropout or 0.0) if self.training else 0.0)
+        call = AttentionCall(query, key, value, self.scaling, DenseMask(attention_mask), weighting)
+        out, after = adapter.attend(call)
         adapter.deliver(after)
-        weights = adapter.own_weights(query, key, **options) if output_attentions else None
+        weights = adapter.own_weights(call) if output_attentions else None
         return self.out_proj(out.transpose(1, 2).flatten(2)), weights, past_key_values
 
     def projected(self, states: Tensor) -> tuple[Tensor, Tensor]:
@@ -106,7 +105,7 @@ class AdaptedDecoderAttention(LEDDecoderAttention):
         return x.unflatten(-1, (self.num_heads, self.head_dim)).transpose(1, 2)
 
 
-class EncoderPacks(FirstLayerPacks):
+class LedEncoderPacks(FirstLayerPacks):
     """Packs the encoder's batch, whoever asks for its last hidden states: they are read by the mask of the text."""
 
     def __init__(self, encoder: Any) -> None:
@@ -121,11 +120,11 @@ class EncoderPacks(FirstLayerPacks):
             getattr(encoder.config, f"output_{n}") if given is None else given for n, given in asked.items()
         )
 
-    def may_begin(self, adapter: AttentionAdapter | None, hidden: Tensor) -> bool:
+    def may_begin(self, facts: PassFacts, hidden: Tensor) -> bool:
         """Tell whether this pass is packed; not where whole layers may be dropped, the last one among them."""
         encoder: Any = self.encoder
         drops = encoder.training and encoder.layerdrop > 0
-        return not self.records and not drops and may_pack(encoder, adapter, hidden)
+        return not self.records and not drops and may_pack(encoder, facts, hidden)
 
     def masks(self, mask: Tensor, hidden: Tensor) -> tuple[Tensor, Tensor | None]:
         """Return what is masked and what is global in (B, N) of below, above and equal to 0."""
@@ -148,7 +147,7 @@ def attach_led(body: nn.Module, attentions: list[nn.Module]) -> None:
             attention.__class__ = AdaptedDecoderAttention
     encoder: Any = body.get_submodule("encoder")
     if PACKS.get(encoder) is None:
-        let_layers_pack(EncoderPacks(encoder), PackingLEDLayer)
+        let_layers_pack(LedEncoderPacks(encoder), PackingLEDLayer)
 
 
 def detach_led(body: nn.Module, attentions: list[nn.Module]) -> None:

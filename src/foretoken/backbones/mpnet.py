@@ -7,19 +7,21 @@ no position, and no bias.
 from __future__ import annotations
 
 import math
+from functools import partial
 from typing import Any
 
 from torch import Tensor, nn
 from torch.nn import functional as F  # noqa: N812 - the name that PyTorch's own code uses
 from transformers.models.mpnet.modeling_mpnet import MPNetLayer, MPNetSelfAttention
 
-from foretoken.attention import DenseMask
+from foretoken.attention import AttentionCall, DenseMask, Weighting
 from foretoken.attention.packed import PackedBatch
 from foretoken.backbones.base import (
     Attention,
     Backbone,
     Stack,
     adapter_of,
+    attended,
     in_tuple,
     offset_after_padding,
     text_dimensions,
@@ -54,35 +56,34 @@ class BiasedSelfAttention(MPNetSelfAttention):
         if adapter is None:
             return super().forward(hidden_states, attention_mask, position_bias, output_attentions, **kwargs)
         query, key, value = (heads(project(hidden_states), self) for project in (self.q, self.k, self.v))
-        if (prefix := adapter.prefix_mask) is not None:
+        if (prefix := adapter.facts.prefix_mask) is not None:
             attention_mask = extend_late_mask(attention_mask, prefix, keys=key.shape[2], dtype=query.dtype)
             position_bias = extend_bias(position_bias, prefix)
-        scale = 1 / math.sqrt(self.attention_head_size)
-        mask = DenseMask(added(attention_mask, position_bias))
-        dropout = self.dropout.p if self.training else 0.0
-        out, after = adapter.attend(query, key, value, scale=scale, dropout=dropout, mask=mask)
+        call = self.call(query, key, value, added(attention_mask, position_bias))
+        out, after = adapter.attend(call)
         adapter.deliver(after)
         output = self.o(out.transpose(1, 2).flatten(2))
-        return (output, adapter.own_weights(query, key, scale=scale, mask=mask)) if output_attentions else (output,)
+        return (output, adapter.own_weights(call)) if output_attentions else (output,)
+
+    def call(self, query: Tensor, key: Tensor, value: Tensor, mask: Tensor | None) -> AttentionCall:
+        """Return what is computed of (B, H, N, K) each, with a mask to add to the scores."""
+        weighting = Weighting(dropout=self.dropout.p if self.training else 0.0)
+        return AttentionCall(query, key, value, 1 / math.sqrt(self.attention_head_size), DenseMask(mask), weighting)
 
     def packed(self, hidden_states: Tensor, batch: PackedBatch, position_bias: Tensor | None) -> Tensor:
         """(1, S, D) and the bias of the padded texts (B, H, N, N) -> (1, S, D); attention runs with the padding."""
-        scale, dropout = 1 / math.sqrt(self.attention_head_size), self.dropout.p if self.training else 0.0
 
-        def attended(part: PackedBatch, *projected: Tensor) -> tuple[Tensor, Tensor | None]:
+        def attend(part: PackedBatch, *projected: Tensor) -> tuple[Tensor, Tensor | None]:
             query, key, value = (heads(x, self) for x in projected)
             mask = None if part.key_mask is None else as_mask(part.key_mask, query.dtype)
-            bias = None if position_bias is None else part.remembered(position_bias, lambda bias: cut(bias, part))
-            mask, adapter = added(mask, bias), adapter_of(self)
-            if adapter is None:
-                out = F.scaled_dot_product_attention(query, key, value, attn_mask=mask, dropout_p=dropout, scale=scale)
-                after = None
-            else:
-                out, after = adapter.attend(query, key, value, scale=scale, dropout=dropout, mask=DenseMask(mask))
+            bias = position_bias
+            if bias is not None:
+                bias = part.remembered(partial(cut, bias, part), "bias", bias)
+            out, after = attended(adapter_of(self), self.call(query, key, value, added(mask, bias)))
             return out.transpose(1, 2).flatten(2), after
 
         projected = tuple(map_(hidden_states) for map_ in (self.q, self.k, self.v))
-        output: Tensor = self.o(attended_in_parts(self, with_own_prefix(batch, self), projected, attended))
+        output: Tensor = self.o(attended_in_parts(self, with_own_prefix(batch, self), projected, attend))
         return output
 
 

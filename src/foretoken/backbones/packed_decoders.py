@@ -18,14 +18,13 @@ from transformers import DynamicCache
 
 from foretoken.attention.packed import PackedBatch
 from foretoken.backbones.attention_interface import attach_interface, detach_interface
-from foretoken.backbones.base import ADAPTER, AttentionAdapter
+from foretoken.backbones.base import ADAPTER, AttentionAdapter, facts_of
 from foretoken.backbones.module_value import Keywords
 from foretoken.backbones.packing import (
     PACKS,
     RotaryPacks,
     masked_texts,
     note_packed,
-    prefix_length_of,
 )
 
 
@@ -49,7 +48,7 @@ class DecoderPacks(RotaryPacks):
     def begin(self, adapter: AttentionAdapter | None, masked: Tensor, is_global: Tensor | None = None) -> PackedBatch:
         """Return the batch, and let the adapters and the head know; documents with heads of their own are unpacked."""
         batch = super().begin(adapter, masked, is_global)
-        if adapter is not None and adapter.mixed_size is not None:
+        if adapter is not None and adapter.facts.mixed_size is not None:
             note_packed(self.encoder, None)
         return batch
 
@@ -71,13 +70,13 @@ class DecoderPacks(RotaryPacks):
 
     def can_begin(self, given: Keywords, mask: Tensor, hidden: Tensor) -> bool:
         """Tell whether this pass can be packed: not that of the prefix alone, and not one that goes on with a cache."""
-        adapter = ADAPTER.get(self.layers[0].get_submodule(self.path))
+        facts = facts_of(self.layers[0].get_submodule(self.path))
         is_square = mask.shape[2:] == (hidden.shape[1], hidden.shape[1])
-        if not is_square or prefix_length_of(adapter) or given.get("encoder_hidden_states") is not None:
+        if not is_square or facts.prefix_length or given.get("encoder_hidden_states") is not None:
             return False
         held = given.get("past_key_values")
         is_empty = held is None or (type(held) is DynamicCache and held.get_seq_length() == 0)
-        return is_empty and self.may_begin(adapter, hidden)
+        return is_empty and self.may_begin(facts, hidden)
 
 
 class PackingDecoderLayer(nn.Module):

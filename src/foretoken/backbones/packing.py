@@ -12,6 +12,7 @@ import inspect
 from collections.abc import Callable
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
 import torch
@@ -22,7 +23,16 @@ from torch.utils.hooks import RemovableHandle
 from foretoken.attention.choose import packs
 from foretoken.attention.kernels import seen_by
 from foretoken.attention.packed import PackedBatch, Parts, packed_batch_of
-from foretoken.backbones.base import ADAPTER, AttentionAdapter, Backbone, has_submodule
+from foretoken.attention.packed.parts import alike as batches_alike
+from foretoken.backbones.base import (
+    ADAPTER,
+    NO_ADAPTER,
+    AttentionAdapter,
+    Backbone,
+    PassFacts,
+    facts_of,
+    has_submodule,
+)
 from foretoken.backbones.module_value import Arguments, Keywords, ModuleValue
 from foretoken.backbones.pooling import POOLING
 from foretoken.machine.tracing import is_traced
@@ -134,12 +144,12 @@ def note_head_inputs(model: nn.Module, body: nn.Module, backbone: Backbone) -> l
     ]
 
 
-def may_pack(encoder: nn.Module, adapter: AttentionAdapter | None, hidden: Tensor) -> bool:
+def may_pack(encoder: nn.Module, facts: PassFacts, hidden: Tensor) -> bool:
     """Tell whether a batch is packed; not where adapters are disabled: the frozen model's output is what it was."""
+    # the states of padding are not computed: a loss that reads them would get zeros
     inputs = HEAD_INPUTS.get(encoder)
     reads_padding = inputs is not None and inputs.padding
-    agreed = adapter is None or (adapter.may_pack and not adapter.rests)
-    return packs(hidden.device) and not reads_padding and agreed
+    return packs(hidden.device) and not reads_padding and facts.may_pack and not facts.rests
 
 
 def while_packed(adapter: AttentionAdapter | None, batch: PackedBatch) -> AbstractContextManager[None]:
@@ -152,19 +162,9 @@ def one_document(adapter: AttentionAdapter | None, number: int) -> AbstractConte
     return nullcontext() if adapter is None else adapter.document(number)
 
 
-def prefix_length_of(adapter: AttentionAdapter | None) -> int:
-    """Return how many virtual tokens stand in front of the text: P."""
-    return 0 if adapter is None else adapter.prefix_length
-
-
-def prefix_mask_of(adapter: AttentionAdapter | None) -> Tensor | None:
-    """Return which places of the prefix a document has, (B, P) bool; None where every document has all."""
-    return None if adapter is None else adapter.partial_prefix
-
-
 def with_own_prefix(batch: PackedBatch, attention: nn.Module) -> PackedBatch:
     """Return the batch as an attention sees it: the prefix may enter before a later layer than the first."""
-    return batch.with_prefix(prefix_length_of(ADAPTER.get(attention)))
+    return batch.with_prefix(facts_of(attention).prefix_length)
 
 
 def attended_in_parts(
@@ -190,16 +190,16 @@ def attended_in_parts(
     Returns:
         (1, S, D).
     """
-    adapter = ADAPTER.get(attention)
-    differ = adapter is not None and (adapter.mixed_size is not None or adapter.partial_prefix is not None)
-    parts = batch.alike if alike and not differ else Parts((batch,))
+    adapter, facts = ADAPTER.get(attention), facts_of(attention)
+    differ = facts.mixed_size is not None or facts.partial_prefix is not None
+    parts = batches_alike(batch) if alike and not differ else Parts((batch,))
     outs, afters = [], []
     for part, run in zip(parts.batches, zip(*map(parts.split, projected), strict=True), strict=True):
         out, after = attend(part, *map(part.unpack, run))
         outs.append(part.pack(out))
         if after is not None:
             afters.append(part.pack(after))
-    if adapter is not None and adapter.acts:
+    if adapter is not None and facts.acts:
         adapter.deliver(parts.join(afters) if afters else None)
     return parts.join(outs)
 
@@ -236,11 +236,12 @@ class PackedPass:
 
     def begin(self, adapter: AttentionAdapter | None, masked: Tensor, is_global: Tensor | None = None) -> PackedBatch:
         """Return the batch of (B, N) bool padding and global tokens, and let the adapters and the head know."""
+        facts = NO_ADAPTER if adapter is None else adapter.facts
         batch = self.batch = packed_batch_of(
             masked,
             torch.zeros_like(masked) if is_global is None else is_global,
-            prefix_length=prefix_length_of(adapter),
-            prefix_mask=prefix_mask_of(adapter),
+            prefix_length=facts.prefix_length,
+            prefix_mask=facts.partial_prefix,
         )
         note_packed(self.encoder, batch)
         self.context = while_packed(adapter, batch)
@@ -280,15 +281,15 @@ class FirstLayerPacks(PackedPass):
         self, layer: nn.Module, hidden: Tensor, mask: Tensor | PackedBatch | None
     ) -> tuple[Tensor, Tensor | PackedBatch | None]:
         """Return what a layer is called with: the states packed by the first one, and the batch in the mask's place."""
-        adapter = ADAPTER.get(self.layers[0].get_submodule(self.path))
-        if layer is self.layers[0] and isinstance(mask, Tensor) and self.may_begin(adapter, hidden):
-            hidden = self.begin(adapter, *self.masks(mask, hidden)).pack_text(hidden)
+        attention = self.layers[0].get_submodule(self.path)
+        if layer is self.layers[0] and isinstance(mask, Tensor) and self.may_begin(facts_of(attention), hidden):
+            hidden = self.begin(ADAPTER.get(attention), *self.masks(mask, hidden)).pack_text(hidden)
         return hidden, mask if self.batch is None else self.batch
 
-    def may_begin(self, adapter: AttentionAdapter | None, hidden: Tensor) -> bool:
+    def may_begin(self, facts: PassFacts, hidden: Tensor) -> bool:
         """Tell whether this pass is packed."""
         inputs = HEAD_INPUTS.get(self.encoder)
-        return inputs is not None and inputs.last_layer_only and may_pack(self.encoder, adapter, hidden)
+        return inputs is not None and inputs.last_layer_only and may_pack(self.encoder, facts, hidden)
 
     def mask_in(self, given: Tensor | PackedBatch | None, kwargs: Keywords) -> Tensor | PackedBatch | None:
         """Return the mask that a layer is called with; it may be among the layer's other arguments."""
@@ -340,6 +341,8 @@ class PackingLayer(nn.Module):
 
     def __call__(self, hidden_states: Tensor, attention_mask: Any = None, *args: Any, **kwargs: Any) -> Any:
         """(B, N, D) or (1, S, D) -> the same; packed between the first layer and the last."""
+        # in `__call__`, outside of all hooks: the tuner's put the prefix into what is packed already, and a
+        # checkpointed layer is recomputed from packed states
         hooks = PACKS.get(self)
         assert hooks is not None
         hidden_states, mask = hooks.entering(self, hidden_states, hooks.mask_in(attention_mask, kwargs))
@@ -376,7 +379,7 @@ def pack_rotations(attention: nn.Module, args: Arguments, kwargs: Keywords) -> A
     def packed(x: Tensor) -> Tensor:
         return batch.pack(x.expand(batch.size, -1, -1))
 
-    rotations = batch.remembered(cosine, packed), batch.remembered(sine, packed)
+    rotations = tuple(batch.remembered(partial(packed, x), "rotation", x) for x in (cosine, sine))
     return args, {**kwargs, "position_embeddings": rotations}
 
 

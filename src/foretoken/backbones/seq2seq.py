@@ -17,7 +17,7 @@ from transformers import Cache, EncoderDecoderCache, PreTrainedConfig
 from transformers.models.t5 import modeling_t5
 from transformers.models.t5.modeling_t5 import T5Attention
 
-from foretoken.attention import DenseMask
+from foretoken.attention import AttentionCall, DenseMask, Weighting
 from foretoken.backbones.attention_interface import (
     attach_interface,
     biased,
@@ -25,8 +25,8 @@ from foretoken.backbones.attention_interface import (
     interface_dimensions,
     is_attached,
 )
-from foretoken.backbones.base import Attention, AttentionAdapter, Backbone, Stack, adapter_of
-from foretoken.backbones.masks import extend_late_mask, extend_mask
+from foretoken.backbones.base import Attention, Backbone, PassFacts, Stack, adapter_of
+from foretoken.backbones.masks import PrefixMask, extend_late_mask, extend_mask
 from foretoken.errors import BackboneError
 
 HEADS = ("classification_head", "classifier", "qa_outputs")
@@ -87,25 +87,26 @@ class AdaptedT5Attention(T5Attention):
         if adapter is None:
             kwargs |= {"key_value_states": key_value_states, "past_key_values": past_key_values}
             return super().forward(hidden_states, mask=mask, position_bias=position_bias, **kwargs)
-        seen = seen_tokens(past_key_values, self.layer_idx)
+        facts, seen = adapter.facts, seen_tokens(past_key_values, self.layer_idx)
         is_cross = key_value_states is not None
         states = hidden_states if key_value_states is None else key_value_states
         query = self.heads(self.q(hidden_states))
         key, value = keys_and_values(self.projected, states, past_key_values, self.layer_idx, is_cross=is_cross)
         if position_bias is None:
-            bias = self.bias(query, key, prefix_length=adapter.prefix_length, seen=seen)
-            position_bias = self.with_mask(adapter, mask, bias) if MASK_IN_BIAS else bias
-        elif adapter.prefix_length and position_bias.shape[-2] < query.shape[2]:  # made before the prefix entered
-            position_bias = self.with_front(adapter, position_bias)
-        added = position_bias if MASK_IN_BIAS else self.with_mask(adapter, mask, position_bias)
-        options: dict[str, Any] = {"scale": 1.0, "mask": DenseMask(added)}  # T5 does not scale its scores
-        out, after = adapter.attend(query, key, value, dropout=self.dropout if self.training else 0.0, **options)
+            bias = self.bias(query, key, prefix_length=facts.prefix_length, seen=seen)
+            position_bias = self.with_mask(facts.prefix_mask, mask, bias) if MASK_IN_BIAS else bias
+        elif facts.prefix_length and position_bias.shape[-2] < query.shape[2]:  # made before the prefix entered
+            position_bias = self.with_front(facts, position_bias)
+        added = position_bias if MASK_IN_BIAS else self.with_mask(facts.prefix_mask, mask, position_bias)
+        weighting = Weighting(dropout=self.dropout if self.training else 0.0)
+        call = AttentionCall(query, key, value, 1.0, DenseMask(added), weighting)  # T5 does not scale its scores
+        out, after = adapter.attend(call)
         adapter.deliver(after)
         answer = self.o(out.transpose(1, 2).flatten(2)), position_bias
         if MASK_IN_BIAS and not kwargs.get("output_attentions"):
             return answer
         is_wanted = MASK_IN_BIAS or self.config._attn_implementation == "eager"
-        return *answer, adapter.own_weights(query, key, **options) if is_wanted else None
+        return *answer, adapter.own_weights(call) if is_wanted else None
 
     def projected(self, states: Tensor) -> tuple[Tensor, Tensor]:
         """(B, M, D) -> keys and values (B, H, M, K)."""
@@ -124,9 +125,9 @@ class AdaptedT5Attention(T5Attention):
         text = self.compute_bias(*tokens, device=query.device, past_seen_tokens=seen)
         return nn.functional.pad(text, (prefix_length, 0, prefix_length, 0))
 
-    def with_front(self, adapter: AttentionAdapter, bias: Tensor) -> Tensor:
+    def with_front(self, facts: PassFacts, bias: Tensor) -> Tensor:
         """Return the bias (B or 1, H, N, N) with zeros for the prefix in front, or its mask where it holds masks."""
-        prefix = adapter.prefix_mask
+        prefix, front = facts.prefix_mask, facts.prefix_length
         if MASK_IN_BIAS and prefix is not None:
             text = (
                 prefix.mask.new_ones(prefix.mask.shape[0], bias.shape[-1])
@@ -134,13 +135,12 @@ class AdaptedT5Attention(T5Attention):
                 else prefix.text_mask
             )
             return extend_mask(bias, prefix.mask, text)
-        front = adapter.prefix_length
         return nn.functional.pad(bias, (front, 0, front, 0))
 
-    def with_mask(self, adapter: AttentionAdapter, mask: Tensor | None, bias: Tensor) -> Tensor:
+    def with_mask(self, prefix: PrefixMask | None, mask: Tensor | None, bias: Tensor) -> Tensor:
         """Return what is added to the scores: the bias (1, H, N, M), and the mask, extended for a prefix."""
         queries, keys = bias.shape[-2:]
-        if (prefix := adapter.prefix_mask) is not None:
+        if prefix is not None:
             mask = extend_late_mask(mask, prefix, keys=keys, dtype=torch.bool)
         elif mask is not None:
             mask = mask[..., :keys]

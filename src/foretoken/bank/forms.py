@@ -19,7 +19,7 @@ from foretoken.errors import AdapterError, BackboneError, ConfigError, cut
 from foretoken.methods.base import ForetokenConfig
 from foretoken.methods.dimensions import Dimensions
 from foretoken.methods.require import require_addition
-from foretoken.methods.sites import AttentionEdit, OutputEdit, Sites, StackedEdit
+from foretoken.methods.sites import AttentionEdit, OutputEdit, OutputSequence, Sites
 from foretoken.tuner.checks import check_names, check_position_free
 from foretoken.tuner.forward.sites import NAME
 from foretoken.tuner.limits import PLAIN, check_fits
@@ -183,7 +183,7 @@ def add_update(targets: dict[str, tuple[Target, nn.Module]], hooks: ModelHooks, 
     target, own = targets[path]
     if target.output is not found or not isinstance(own, OutputEdit) or target.width not in (None, widths(found)[1]):
         raise ConfigError(f"the adapter's LoRA and another of its methods act at {path} in different ways")
-    targets[path] = target, StackedEdit([own, update])
+    targets[path] = target, OutputSequence([own, update])
 
 
 def is_meta(module: nn.Module) -> bool:

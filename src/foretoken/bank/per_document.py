@@ -8,8 +8,8 @@ Shapes: b documents of a group, N text tokens, P length of the prefix, H heads, 
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
-from dataclasses import dataclass
+from collections.abc import Iterable, Mapping, Sequence
+from math import prod
 from types import MappingProxyType
 from typing import Any
 
@@ -22,7 +22,7 @@ from foretoken.tuner.forward.rows import Layout, RowParameters
 from foretoken.tuner.forward.sites import edits_text
 
 
-class Method(nn.Module):
+class MethodCall(nn.Module):
     """A method of a module as a module's ``forward``, which is what ``functional_call`` calls."""
 
     def __init__(self, module: nn.Module, name: str) -> None:
@@ -57,7 +57,7 @@ class RowCalls:
         self.constants = {f"module.{name}": value for name, value in constants.items()}
         self.layout = {f"module.{name}": place for name, place in layout.items()}
         self.own = own
-        self.methods: dict[str, Method] = {}
+        self.methods: dict[str, MethodCall] = {}
 
     def part(self, path: str) -> RowCalls:
         """Return the calls of a module inside the module."""
@@ -65,48 +65,71 @@ class RowCalls:
             return self
         inner = f"module.{path}."
         layout = {name.removeprefix(inner): place for name, place in self.layout.items() if name.startswith(inner)}
-        own = None if self.own is None else Parts(self.own, path)
+        own = None if self.own is None else InnerModules(self.own, path)
         return RowCalls(self.module.get_submodule(path), layout, own)
 
-    def __call__(self, rows: RowParameters, name: str, *args: Any, training: bool = False) -> Any:
+    def bound(self, rows: RowParameters, *, training: bool = False) -> DocumentCalls:
+        """Return the calls for the documents with these parameters."""
+        return DocumentCalls(self, rows, training)
+
+    def __call__(self, rows: RowParameters, name: str, *args: Any) -> Any:
         """Call a method for all documents. Tensors among the arguments have the documents first, results too."""
-        if self.own is not None:
-            return self.one_by_one(self.own, rows, name, args)
-        method = self.methods.get(name)
+        return self.bound(rows)(name, *args)
+
+
+class DocumentCalls:
+    """The same with the parameters of the documents of one pass: views of their vectors, made once for all calls."""
+
+    def __init__(self, calls: RowCalls, rows: RowParameters, training: bool) -> None:
+        self.calls, self.rows, self.training = calls, rows, training
+        self.is_shared, self.number = rows.is_shared, len(rows.slots)
+        self.parameters: dict[str, Tensor] = {}
+        if calls.own is None:
+            for key, (start, shape) in calls.layout.items():
+                own = (
+                    rows.values[:, start : start + prod(shape)].unflatten(1, shape) if shape else rows.values[:, start]
+                )
+                self.parameters[key] = own[0] if self.is_shared else own
+
+    def __call__(self, name: str, *args: Any) -> Any:
+        """Call a method for all documents. Tensors among the arguments have the documents first, results too."""
+        calls = self.calls
+        if calls.own is not None:
+            return one_by_one(calls.own, self.rows, name, args)
+        method = calls.methods.get(name)
         if method is None:
-            method = self.methods[name] = Method(self.module, name)
-        if method.training is not training:
-            method.train(training)
-        parameters = rows.named(self.layout)
-        if rows.is_shared:
-            shared = {key: value[0] for key, value in parameters.items()}
-            return functional_call(method, {**shared, **self.constants}, args)
+            method = calls.methods[name] = MethodCall(calls.module, name)
+        if method.training is not self.training:
+            method.train(self.training)
+        constants = calls.constants
+        if self.is_shared:
+            return functional_call(method, {**self.parameters, **constants}, args)
 
         def of_one(parameters: dict[str, Tensor], *args: Any) -> Any:
             given = tuple(x[None] if isinstance(x, Tensor) else x for x in args)
-            result = functional_call(method, {**parameters, **self.constants}, given)
+            result = functional_call(method, {**parameters, **constants}, given)
             return tuple(x[0] for x in result) if isinstance(result, tuple) else result[0]
 
         dims = tuple(0 if isinstance(x, Tensor) else None for x in args)
-        return vmap(of_one, in_dims=(0, *dims), randomness="different")(parameters, *args)
-
-    @staticmethod
-    def one_by_one(own: Mapping[int, nn.Module], rows: RowParameters, name: str, args: tuple[Any, ...]) -> Any:
-        """Call each adapter's own module with its documents."""
-        places: dict[int, list[int]] = {}
-        for number, slot in enumerate(rows.slots):
-            places.setdefault(slot, []).append(number)
-        results = []
-        for slot, numbers in places.items():
-            given = [x[numbers] if isinstance(x, Tensor) and len(places) > 1 else x for x in args]
-            results.append(getattr(own[slot], name)(*given))
-        if len(results) == 1:
-            return results[0]
-        order = torch.tensor([number for numbers in places.values() for number in numbers]).argsort()
-        return torch.cat(results)[order]
+        return vmap(of_one, in_dims=(0, *dims), randomness="different")(self.parameters, *args)
 
 
-class Parts(Mapping[int, nn.Module]):
+def one_by_one(own: Mapping[int, nn.Module], rows: RowParameters, name: str, args: tuple[Any, ...]) -> Any:
+    """Call each adapter's own module with its documents."""
+    places: dict[int, list[int]] = {}
+    for number, slot in enumerate(rows.slots):
+        places.setdefault(slot, []).append(number)
+    results = []
+    for slot, numbers in places.items():
+        given = [x[numbers] if isinstance(x, Tensor) and len(places) > 1 else x for x in args]
+        results.append(getattr(own[slot], name)(*given))
+    if len(results) == 1:
+        return results[0]
+    order = torch.tensor([number for numbers in places.values() for number in numbers]).argsort()
+    return torch.cat(results)[order]
+
+
+class InnerModules(Mapping[int, nn.Module]):
     """The modules at one path inside each of several modules."""
 
     def __init__(self, whole: Mapping[int, nn.Module], path: str) -> None:
@@ -142,15 +165,15 @@ def row_module(
         return RowEntry(calls, module)
     if isinstance(module, AttentionEdit):
         assert query is not None
-        return RowAttention(calls, module, query)
+        return RowAttention.of(calls, module, query)
     assert isinstance(module, OutputEdit)
     return RowOutput(calls)
 
 
 class RowEntry(LayerEntry):
-    """A layer entry of the adapters of one form."""
+    """A layer entry of the adapters of one form, and with ``calls`` of documents that of these documents."""
 
-    def __init__(self, calls: RowCalls, entry: LayerEntry) -> None:
+    def __init__(self, calls: RowCalls | DocumentCalls, entry: LayerEntry) -> None:
         super().__init__()
         self.calls = calls
         self.prefix_length = entry.prefix_length
@@ -159,185 +182,153 @@ class RowEntry(LayerEntry):
 
     def bound(self, rows: RowParameters) -> LayerEntry:
         """Return the entry of the documents with these parameters."""
-        return BoundEntry(self, rows)
-
-
-class BoundEntry(LayerEntry):
-    """A layer entry of documents with parameters of their own."""
-
-    def __init__(self, entry: RowEntry, rows: RowParameters) -> None:
-        super().__init__()
-        self.prefix_length, self.position_free = entry.prefix_length, entry.position_free
-        self.edits_text = entry.edits_text
-        self.entry = (entry,)  # in a tuple: not registered a second time
-        self.rows = rows
-
-    def call(self, name: str, *args: Any) -> Tensor:
-        """Call a method of the entry."""
-        entry = self.entry[0]
-        result: Tensor = entry.calls(self.rows, name, *args, training=entry.training)
-        return result
+        return RowEntry(bound(self.calls, rows, self), self)
 
     def new_prefix(self, batch_size: int) -> Tensor:
         """Return the documents' (b, P, D) prefixes."""
-        return self.call("new_prefix", batch_size if self.rows.is_shared else 1)
+        calls = of_documents(self.calls)
+        prefix: Tensor = calls("new_prefix", batch_size if calls.is_shared else 1)
+        return prefix
 
     def on_prefix(self, prefix: Tensor) -> Tensor:
         """Edit the (b, P, D) prefixes."""
-        return self.call("on_prefix", prefix)
+        edited: Tensor = of_documents(self.calls)("on_prefix", prefix)
+        return edited
 
     def on_text(self, text: Tensor, token_ids: Tensor | None) -> Tensor:
         """Edit the (b, N, D) texts."""
-        return self.call("on_text", text, token_ids) if self.edits_text else text
-
-
-@dataclass(frozen=True)
-class Member:
-    """Score columns or a separate prefix, and which of its methods yield something.
-
-    Attributes:
-        module: the method's module.
-        adds_after: what columns add after the output projection is not None.
-        is_weighted: nor is the weight of a separate prefix.
-    """
-
-    module: ScoreColumns | SeparatePrefix
-    adds_after: bool = False
-    is_weighted: bool = False
-
-    @classmethod
-    def of(cls, module: ScoreColumns | SeparatePrefix, query: Tensor) -> Member:
-        """Ask the methods with a (1, H, 1, K) query."""
-        if isinstance(module, SeparatePrefix):
-            return cls(module, is_weighted=module.weight(query) is not None)
-        probabilities = query[..., :1].expand(-1, -1, -1, module.num_columns)
-        return cls(module, adds_after=module.after_projection(probabilities, query) is not None)
+        edited: Tensor = of_documents(self.calls)("on_text", text, token_ids) if self.edits_text else text
+        return edited
 
 
 class RowAttention(AttentionEdit):
-    """What the adapters of one form do in one attention."""
+    """What the adapters of one form do in one attention, and once bound what those of some documents do."""
 
-    def __init__(self, calls: RowCalls, edit: AttentionEdit, query: Tensor) -> None:
+    def __init__(self, parts: Sequence[RowScores | RowPrefix]) -> None:
         super().__init__()
+        self.parts = parts  # in a list: their modules are registered nowhere else
+
+    @classmethod
+    def of(cls, calls: RowCalls, edit: AttentionEdit, query: Tensor) -> RowAttention:
+        """Ask which of the members' methods yield something, with a (1, H, 1, K) query."""
         paths = {member: path for path, member in edit.named_modules()}
+        parts: list[RowScores | RowPrefix] = []
         with torch.no_grad():
-            self.parts = [(Member.of(member, query), calls.part(paths[member])) for member in edit.members()]
+            for member in edit.members():
+                own = calls.part(paths[member])
+                if isinstance(member, SeparatePrefix):
+                    parts.append(RowPrefix(own, member, is_weighted=member.weight(query) is not None))
+                    continue
+                probabilities = query[..., :1].expand(-1, -1, -1, member.num_columns)
+                adds_after = member.after_projection(probabilities, query) is not None
+                parts.append(RowScores(own, member, adds_after=adds_after))
+        return cls(parts)
 
     def members(self) -> Iterable[ScoreColumns | SeparatePrefix]:
-        """Return the columns and separate prefixes of the form, for their numbers and not for their values."""
-        return [member.module for member, _ in self.parts]
+        """Return the columns and separate prefixes; those of the form are there for their numbers alone."""
+        return self.parts
 
     def bound(self, rows: RowParameters) -> AttentionEdit:
         """Return the edit of the documents with these parameters."""
-        return BoundAttention(self, rows)
+        return RowAttention([part.bound(rows, self) for part in self.parts])
 
 
-class BoundAttention(AttentionEdit):
-    """What documents with parameters of their own do in one attention."""
+class RowScores(ScoreColumns):
+    """Score columns of the adapters of one form.
 
-    def __init__(self, edit: RowAttention, rows: RowParameters) -> None:
+    Attributes:
+        adds_after: what they add after the output projection is not None.
+    """
+
+    def __init__(self, calls: RowCalls | DocumentCalls, columns: ScoreColumns, *, adds_after: bool) -> None:
         super().__init__()
-        self.bound_members = [
-            (BoundColumns if isinstance(member.module, ScoreColumns) else BoundSeparate)(
-                member, calls, rows, training=edit.training
-            )
-            for member, calls in edit.parts
-        ]
-
-    def members(self) -> Iterable[ScoreColumns | SeparatePrefix]:
-        """Return the columns and separate prefixes."""
-        return self.bound_members
-
-
-class BoundColumns(ScoreColumns):
-    """Score columns of documents with parameters of their own."""
-
-    def __init__(self, member: Member, calls: RowCalls, rows: RowParameters, *, training: bool) -> None:
-        super().__init__()
-        columns: Any = member.module
+        self.calls, self.adds_after = calls, adds_after
         self.num_columns, self.position_free = columns.num_columns, columns.position_free
-        self.outside_softmax, self.own_softmax = columns.outside_softmax, columns.own_softmax  # type: ignore[misc]
-        self.calls, self.rows, self.is_training = calls, rows, training
-        self.are_keys, self.adds_after = columns.are_keys, member.adds_after
+        self.placement, self.are_keys = columns.placement, columns.are_keys  # type: ignore[misc]
 
-    def call(self, name: str, *args: Any) -> Any:
-        """Call a method of the columns."""
-        return self.calls(self.rows, name, *args, training=self.is_training)
+    def bound(self, rows: RowParameters, edit: nn.Module) -> RowScores:
+        """Return the columns of the documents with these parameters."""
+        return RowScores(bound(self.calls, rows, edit), self, adds_after=self.adds_after)
 
     def scores(self, query: Tensor, scale: float) -> Tensor:
         """(b, H, N, K) -> (b, H, N, X)."""
-        scores: Tensor = self.call("scores", query, scale)
+        scores: Tensor = of_documents(self.calls)("scores", query, scale)
         return scores
 
     def combine(self, out: Tensor, probabilities: Tensor, query: Tensor) -> Tensor:
         """Use the probabilities (b, H, N, X)."""
-        combined: Tensor = self.call("combine", out, probabilities, query)
+        combined: Tensor = of_documents(self.calls)("combine", out, probabilities, query)
         return combined
 
     def after_projection(self, probabilities: Tensor, query: Tensor) -> Tensor | None:
         """Return a (b, N, D) vector, or None."""
-        return self.call("after_projection", probabilities, query) if self.adds_after else None
+        return of_documents(self.calls)("after_projection", probabilities, query) if self.adds_after else None
 
     def keys(self, query: Tensor, documents: int) -> tuple[Tensor, Tensor] | None:
         """Return keys and values (b, H_kv, X, K), where that is all there is to the columns."""
         if not self.are_keys:
             return None
-        if self.rows.is_shared:
-            pair: tuple[Tensor, Tensor] = self.call("keys", query, documents)
-            return pair
-        few = query[:1, :, :1].expand(len(self.rows.slots), -1, -1, -1)  # for its type alone
-        one: tuple[Tensor, Tensor] = self.call("keys", few, 1)
-        return one
+        calls = of_documents(self.calls)
+        if not calls.is_shared:
+            query, documents = query[:1, :, :1].expand(calls.number, -1, -1, -1), 1  # for its type alone
+        pair: tuple[Tensor, Tensor] = calls("keys", query, documents)
+        return pair
 
 
-class BoundSeparate(SeparatePrefix):
-    """A separate prefix of documents with parameters of their own."""
+class RowPrefix(SeparatePrefix):
+    """A separate prefix of the adapters of one form.
 
-    def __init__(self, member: Member, calls: RowCalls, rows: RowParameters, *, training: bool) -> None:
+    Attributes:
+        is_weighted: its weight is not None.
+    """
+
+    def __init__(self, calls: RowCalls | DocumentCalls, separate: SeparatePrefix, *, is_weighted: bool) -> None:
         super().__init__()
-        separate: Any = member.module
         self.kernel, self.text_kernel = separate.kernel, separate.text_kernel
         self.global_alpha, self.projection = separate.global_alpha, separate.projection
-        self.is_weighted = member.is_weighted
-        self.calls, self.rows, self.is_training = calls, rows, training
+        self.calls, self.is_weighted = calls, is_weighted
+
+    def bound(self, rows: RowParameters, edit: nn.Module) -> RowPrefix:
+        """Return the separate prefix of the documents with these parameters."""
+        return RowPrefix(bound(self.calls, rows, edit), self, is_weighted=self.is_weighted)
 
     def weight(self, query: Tensor) -> Tensor | None:
         """(b, H, N, K) -> alpha, broadcastable to (b, H, N, 1); None for the softmax's own lambda."""
-        if not self.is_weighted:
-            return None
-        weight: Tensor = self.calls(self.rows, "document_weight", query, training=self.is_training)
-        return weight
+        return of_documents(self.calls)("document_weight", query) if self.is_weighted else None
 
 
 class RowOutput(OutputEdit):
     """An edit of a module's output by the adapters of one form."""
 
-    def __init__(self, calls: RowCalls) -> None:
+    def __init__(self, calls: RowCalls | DocumentCalls) -> None:
         super().__init__()
         self.calls = calls
 
     def forward(self, output: Tensor, given: Tensor) -> Tensor:
-        """Raise TypeError: there are no parameters without documents."""
-        raise TypeError("an edit of many adapters is called with the parameters of its documents")
+        """(b, N, D_out) and (b, N, D_in) -> (b, N, D_out)."""
+        edited: Tensor = of_documents(self.calls)("forward", output, given)
+        return edited
 
     def bound(self, rows: RowParameters) -> OutputEdit:
         """Return the edit of the documents with these parameters."""
-        return BoundOutput(self, rows)
-
-
-class BoundOutput(OutputEdit):
-    """An edit of a module's output by documents with parameters of their own."""
-
-    def __init__(self, edit: RowOutput, rows: RowParameters) -> None:
-        super().__init__()
-        self.edit = (edit,)  # in a tuple: not registered a second time
-        self.rows = rows
-
-    def forward(self, output: Tensor, given: Tensor) -> Tensor:
-        """(b, N, D_out) and (b, N, D_in) -> (b, N, D_out)."""
-        edit = self.edit[0]
-        edited: Tensor = edit.calls(self.rows, "forward", output, given, training=edit.training)
-        return edited
+        return RowOutput(bound(self.calls, rows, self))
 
 
 RowModule = RowEntry | RowAttention | RowOutput
+
+
+def bound(calls: RowCalls | DocumentCalls, rows: RowParameters, form: nn.Module) -> DocumentCalls:
+    """Return the calls for the documents with these parameters, in the mode, training or not, of the form's module."""
+    assert isinstance(calls, RowCalls)
+    return calls.bound(rows, training=form.training)
+
+
+def of_documents(calls: RowCalls | DocumentCalls) -> DocumentCalls:
+    """Return calls that have parameters.
+
+    Raises:
+        TypeError: they are a form's, which has none without documents.
+    """
+    if isinstance(calls, RowCalls):
+        raise TypeError("what many adapters do is called with the parameters of its documents")
+    return calls

@@ -9,6 +9,7 @@ from typing import ClassVar, Literal, get_args
 import torch
 from torch import Tensor, nn
 
+from foretoken.attention import Placement
 from foretoken.errors import ConfigError
 from foretoken.methods.base import ForetokenConfig
 from foretoken.methods.bottleneck_adapter import BottleneckAdapterConfig, linear
@@ -136,11 +137,11 @@ class InducerTuningConfig(ForetokenConfig):
             attention={index: self.make_columns(shape, width) for index, shape in attentions.items()}, outputs=outputs
         )
 
-    def make_columns(self, shape: AttentionShape, width: int) -> InducerColumns:
+    def make_columns(self, shape: AttentionShape, width: int) -> Inducer:
         """Return new columns of the variant."""
         head, size = (shape.num_heads, shape.head_dim), self.value_bottleneck_size
         adaptive = self.variant == "adaptive"
-        return InducerColumns(
+        return Inducer(
             key_network=HeadNetwork(*head, self.key_bottleneck_size or KEY_SIZE) if self.variant in KEYED else None,
             value_network=HeadNetwork(*head, size) if adaptive else ExtendedNetwork(*head, size, width),
             residual=self.variant != "gating",
@@ -152,11 +153,11 @@ class InducerTuningConfig(ForetokenConfig):
         return LowRankUpdate(given, output, rank=self.lora_r, scale=scale, dropout=self.lora_dropout)
 
 
-class InducerColumns(ScoreColumns):
+class Inducer(ScoreColumns):
     """One virtual key and value per query and head, of all heads of one attention."""
 
     num_columns = 1
-    outside_softmax = True
+    placement = Placement.OUTSIDE
 
     def __init__(
         self, *, key_network: HeadNetwork | None, value_network: HeadNetwork | ExtendedNetwork, residual: bool

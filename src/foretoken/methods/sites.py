@@ -24,7 +24,7 @@ from typing import Any, ClassVar
 import torch
 from torch import Tensor, nn
 
-from foretoken.attention import LinearMap
+from foretoken.attention import LinearMap, Placement
 from foretoken.errors import AdapterError
 from foretoken.methods.dimensions import Place
 
@@ -100,18 +100,14 @@ class ScoreColumns(AttentionEdit):
         num_columns: X.
         are_keys: ``keys`` yields something.
         position_free: in models with rotary positions, ``scores`` gets queries that are not rotated.
-        outside_softmax: whether the columns stay outside the softmax of the others. If not, ``combine`` is given the
-            sum over the softmax's other terms, ``(1 - sum_x p_x) f``; if so, ``f`` itself, the attention without
-            these columns.
-        own_softmax: whether the columns have a softmax of their own, apart from everything else that is attended to:
-            their probabilities sum to 1, and ``combine`` is given the attention without these columns.
+        placement: where the columns stand to the softmax. Inside, ``combine`` is given the sum over its other terms,
+            ``(1 - sum_x p_x) f``; otherwise ``f`` itself, the attention without these columns.
     """
 
     num_columns: int = 0
     are_keys: bool = False
     position_free: bool = False
-    outside_softmax: ClassVar[bool] = False
-    own_softmax: ClassVar[bool] = False
+    placement: ClassVar[Placement] = Placement.INSIDE
 
     @abstractmethod
     def scores(self, query: Tensor, scale: float) -> Tensor:
@@ -197,7 +193,7 @@ class OutputShift(OutputEdit):
         return module.shifted(self.shift)
 
 
-class StackedEdit(OutputEdit):
+class OutputSequence(OutputEdit):
     """Several edits of the output of one module, in turn."""
 
     def __init__(self, parts: list[OutputEdit]) -> None:

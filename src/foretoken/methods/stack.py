@@ -23,10 +23,10 @@ from foretoken.methods.sites import (
     AttentionEdit,
     IdleEntry,
     LayerEntry,
+    OutputSequence,
     ScoreColumns,
     SeparatePrefix,
     Sites,
-    StackedEdit,
 )
 
 Key = TypeVar("Key")
@@ -108,8 +108,8 @@ class StackConfig(ForetokenConfig):
         return Sites(
             layers=stacked_entries([sites.layers for _, sites in built], dimensions.first_layers)
             or {0: StackedEntry([], [])},
-            attention={i: StackedColumns(parts) for i, parts in attention.items()},
-            outputs={at: only[0] if len(only) == 1 else StackedEdit(only) for at, only in outputs.items()},
+            attention={i: StackedAttention(parts) for i, parts in attention.items()},
+            outputs={at: only[0] if len(only) == 1 else OutputSequence(only) for at, only in outputs.items()},
             members=tuple(built),
         )
 
@@ -240,7 +240,7 @@ class StackedEntry(LayerEntry):
         return text
 
 
-class StackedColumns(AttentionEdit):
+class StackedAttention(AttentionEdit):
     """Several methods in one attention; their columns share one softmax."""
 
     def __init__(self, parts: list[AttentionEdit]) -> None:

@@ -11,7 +11,7 @@ from torch import nn
 from torch.utils.hooks import RemovableHandle
 
 from foretoken.backbones.base import ADAPTER, Attention, Backbone, Stack
-from foretoken.backbones.module_value import Arguments, Keywords, ModuleValue, Removable
+from foretoken.backbones.module_value import ModuleValue, Removable
 from foretoken.errors import AdapterError, did_you_mean
 from foretoken.methods.base import ForetokenConfig
 from foretoken.methods.dimensions import Dimensions, Place
@@ -20,7 +20,7 @@ from foretoken.tuner.attention.adapter import TunedAttention
 from foretoken.tuner.forward.call_through import ThroughHooks, follow_class
 from foretoken.tuner.forward.dimensions import body_of, inner_of
 from foretoken.tuner.forward.plan import FAST
-from foretoken.tuner.forward.sites import NAME, AroundModule, EntrySite, OutputSite, Site, site_class
+from foretoken.tuner.forward.sites import NAME, AroundModule, BeforeLayer, EntrySite, OutputSite, Site, site_class
 from foretoken.tuner.forward.stack_hooks import ModelState, StackHooks
 
 
@@ -188,16 +188,3 @@ def model_hooks_of(model: nn.Module, adapter_name: str) -> ModelHooks:
             f"no adapter {adapter_name!r} of foretoken{hint}; the model has: {', '.join(built) or 'none'}"
         )
     return model_hooks
-
-
-class BeforeLayer:
-    """A pre-hook that edits what enters a layer."""
-
-    def __init__(self, site: EntrySite) -> None:
-        self.site = site
-
-    def __call__(self, layer: nn.Module, args: Arguments, kwargs: Keywords) -> tuple[Arguments, Keywords]:
-        """Edit the hidden states, however they are passed."""
-        if args:
-            return (self.site(args[0]), *args[1:]), kwargs
-        return args, {**kwargs, "hidden_states": self.site(kwargs["hidden_states"])}

@@ -13,10 +13,10 @@ import torch
 from peft.tuners.tuners_utils import BaseTunerLayer
 from torch import Tensor, nn
 
-from foretoken.attention import LinearMap, Mask, Weighting, attend, own_weights
+from foretoken.attention import AttentionCall, LinearMap, own_weights
 from foretoken.attention.packed import PackedBatch
 from foretoken.attention.rotary import unrotated
-from foretoken.backbones.base import ADAPTER
+from foretoken.backbones.base import ADAPTER, PassFacts
 from foretoken.errors import AdapterError
 from foretoken.methods.sites import FrozenStates
 
@@ -27,16 +27,7 @@ if TYPE_CHECKING:
 class AttentionProbe:
     """Changes nothing in an attention and records what it sees: keys, values, and the keys' rotation."""
 
-    acts = True
-    rests = False
-    has_part = True
-    prefix_mask = None
-    prefix_length = 0
-    mixed_size = None
-    partial_prefix = None
-    may_pack = True
-    needs_keys = True
-    needs_documents = False
+    facts = PassFacts(has_part=True, needs_keys=True)
     text_is_frozen = False
 
     def __init__(self) -> None:
@@ -55,12 +46,12 @@ class AttentionProbe:
             key = unrotated(key, *self.rotation)
         return torch.cat([x[0, :, :length].transpose(0, 1).flatten(1) for x in (key, value)], dim=-1)
 
-    def attend(
-        self, query: Tensor, key: Tensor, value: Tensor, *, scale: float, dropout: float, mask: Mask
-    ) -> tuple[Tensor, Tensor | None]:
+    def attend(self, call: AttentionCall) -> tuple[Tensor, Tensor | None]:
         """Plain attention; the first call of a pass has the ordinary projections, a second one global tokens' own."""
-        self.seen = self.seen or (key, value)
-        return attend(query, key, value, scale=scale, mask=mask, weighting=Weighting(dropout=dropout))[0], None
+        assert call.key is not None  # as `needs_keys` says
+        assert call.value is not None
+        self.seen = self.seen or (call.key, call.value)
+        return call.attend()[0], None
 
     def deliver(self, vector: Tensor | None) -> None:
         """Take nothing: there is no vector."""
@@ -75,9 +66,14 @@ class AttentionProbe:
         """Go on as before: what it records is padded, as ``needs_keys`` says."""
         return nullcontext()
 
-    def own_weights(self, query: Tensor, key: Tensor, *, scale: float, mask: Mask) -> Tensor:
+    def document(self, number: int) -> AbstractContextManager[None]:
+        """Go on as before."""
+        return nullcontext()
+
+    def own_weights(self, call: AttentionCall) -> Tensor:
         """Return the (1, H, N, M) weights."""
-        return own_weights(query, key, scale=scale, mask=mask)
+        assert call.key is not None
+        return own_weights(call.query, call.key, scale=call.scale, mask=call.mask)
 
 
 def frozen_states(model_hooks: ModelHooks, text: Tensor) -> FrozenStates:
@@ -152,7 +148,7 @@ def probing(model_hooks: ModelHooks) -> Iterator[list[AttentionProbe]]:
     handles = []
     try:
         for attention, at, probe in zip(attentions, declared, probes, strict=True):
-            ADAPTER.set(attention, probe)  # type: ignore[arg-type] # needs_keys: it is given keys
+            ADAPTER.set(attention, probe)
             if at.is_rotary:
                 handles.append(attention.register_forward_pre_hook(probe.note_rotation, with_kwargs=True))
         yield probes

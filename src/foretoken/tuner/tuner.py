@@ -22,7 +22,7 @@ from foretoken.backbones.packing import note_head_inputs
 from foretoken.errors import AdapterError, ConfigError
 from foretoken.methods.base import ForetokenConfig
 from foretoken.methods.dimensions import Dimensions
-from foretoken.methods.sites import OutputEdit, Sites, StackedEdit
+from foretoken.methods.sites import OutputEdit, OutputSequence, Sites
 from foretoken.tuner.auxiliary import add_to_loss, auxiliary_loss_of
 from foretoken.tuner.checks import (
     check_heads_apart,
@@ -326,7 +326,7 @@ def both_edits(one: tuple[Target, nn.Module], other: tuple[Target, nn.Module]) -
     (place, first), (other_place, second) = one, other
     if place != other_place or not (isinstance(first, OutputEdit) and isinstance(second, OutputEdit)):
         raise ConfigError("two members of the stack act at one module in different ways; leave out one of them")
-    return StackedEdit([first, second])
+    return OutputSequence([first, second])
 
 
 def without_wrapper(key: str) -> str:

@@ -6,6 +6,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from foretoken.attention.packed import packed_batch_of
+from foretoken.attention.packed.parts import alike
 
 
 @settings(deadline=None, max_examples=60)
@@ -21,7 +22,7 @@ def test_what_is_taken_apart_comes_together_again(lengths, prefix_length, holes)
     batch = packed_batch_of(masked, torch.zeros_like(masked), prefix_length=prefix_length)
     padded = torch.randn(len(lengths), prefix_length + len(places), 2)
     run = batch.pack(padded)
-    parts = batch.alike
+    parts = alike(batch)
     split = parts.split(run)
     torch.testing.assert_close(parts.join(split), run, atol=0, rtol=0)
     seen = torch.zeros(len(lengths))
@@ -55,6 +56,6 @@ def real_tokens(padded, masked, prefix_length, number):
 def test_documents_of_like_length_share_a_batch(lengths, expected):
     masked = torch.arange(512) >= torch.tensor(lengths)[:, None]
     batch = packed_batch_of(masked, torch.zeros_like(masked), prefix_length=0)
-    parts = batch.alike.batches
+    parts = alike(batch).batches
     found = [max(document.stop - document.start for document in part.documents) for part in parts]
     assert found == expected

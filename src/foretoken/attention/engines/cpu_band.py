@@ -70,10 +70,11 @@ def attend_packed(
 ) -> tuple[Tensor, Tensor | None]:
     """Do the same for documents without padding: (1, H, T, K)."""
     scores = None if columns.scores is None else columns.scores[0]
+    prefix = packed.prefix_kv if columns.prefix_kv is None else packed.prefix_with(columns.prefix_kv)
     out, extra = attend_documents(
         *(run_of(x) for x in (query, key, value)),
         within=WindowedDocuments(packed.batch.documents, packed.one_sided),
-        columns=ExtraColumns(scores, columns.num_outside, packed.prefix_with(columns.prefix_kv)),
+        columns=ExtraColumns(scores, columns.num_outside, prefix),
         scale=scale,
     )
     return out.transpose(0, 1)[None], None if extra is None else extra[None]
@@ -119,7 +120,7 @@ def attend_documents(
     Returns:
         out (T, H, K), and the columns' probabilities (H, T, X) or None.
     """
-    inside, outside = columns.split()
+    inside, outside = (None, None) if columns.scores is None else columns.split()
     prefix_key, prefix_value = (
         (None, None) if columns.prefix_kv is None else (x.to(query.dtype) for x in columns.prefix_kv)
     )
@@ -129,7 +130,8 @@ def attend_documents(
     p_outside = None if outside is None else column_probabilities(lse, outside)
     if any(document.masked is not None for document in within.documents):
         out = out * real_tokens(within.documents, query)[:, None, None]
-    return out, joined(None if inside is None else p_inside, p_outside)
+    p_inside = None if inside is None else p_inside
+    return out, p_inside if p_outside is None else joined(p_inside, p_outside)
 
 
 def real_tokens(documents: Sequence[Document], like: Tensor) -> Tensor:

@@ -11,20 +11,13 @@ from torch.nn import functional as F  # noqa: N812 - the name that PyTorch's own
 
 from foretoken.attention.columns import ExtraColumns, joined, softmax_with_columns
 from foretoken.attention.kernels import Weighting, as_exponential, kernel_attention
-from foretoken.attention.masks import DenseMask, padded_mask
+from foretoken.attention.masks import DenseMask, additive, padded_mask, with_prefix_mask
 
 
 def repeat_heads(x: Tensor, heads: int) -> Tensor:
     """Repeat the (B, H_kv, M, K) heads so that there are ``heads`` of them."""
     groups = heads // x.shape[1]
     return x if groups == 1 else x.repeat_interleave(groups, dim=1)
-
-
-def additive(mask: Tensor, dtype: torch.dtype) -> Tensor:
-    """Return a mask as numbers to add to the scores: 0 and -inf for a bool mask."""
-    if mask.dtype != torch.bool:
-        return mask.to(dtype)
-    return torch.zeros_like(mask, dtype=dtype).masked_fill_(~mask, float("-inf"))
 
 
 def attend_reference(
@@ -73,8 +66,8 @@ def attend_sdpa(
     heads, dropout = query.shape[1], weighting.dropout
     key, value = repeat_heads(key, heads), repeat_heads(value, heads)
     if columns.prefix_kv is not None:
-        visible = mask.as_tensor(query.shape[-2], key.shape[-2], query.device)
         prefix_key, prefix_value = (repeat_heads(x.to(key.dtype), heads) for x in columns.prefix_kv)
+        visible = mask.as_tensor(query.shape[-2], key.shape[-2], query.device)
         mask = DenseMask(with_prefix_mask(visible, columns.prefix_mask, key, prefix=prefix_key.shape[-2]))
         key, value = torch.cat([prefix_key, key], dim=-2), torch.cat([prefix_value, value], dim=-2)
     if weighting.kernel == "rbf":
@@ -93,18 +86,6 @@ def attend_sdpa(
     widened = with_columns(query, key, value, columns.scores, scale)
     out = F.scaled_dot_product_attention(*widened, attn_mask=visible, dropout_p=dropout, scale=scale)
     return out[..., :-count], out[..., -count:]
-
-
-def with_prefix_mask(mask: Tensor | None, prefix_mask: Tensor | None, key: Tensor, *, prefix: int) -> Tensor | None:
-    """Return a mask of the keys (B, H, M, K) with the prefix before them, which documents may see a part of."""
-    if prefix_mask is None:
-        return padded_mask(mask, before=prefix)
-    if mask is None:
-        mask = torch.ones(1, 1, 1, key.shape[-2], dtype=torch.bool, device=key.device)
-    mask = mask if mask.dim() == 4 else mask[(None,) * (4 - mask.dim())]
-    front = prefix_mask if mask.dtype == torch.bool else additive(prefix_mask, mask.dtype)
-    size = torch.broadcast_shapes(front.shape[:-1], mask.shape[:-1])
-    return torch.cat([front.expand(*size, -1), mask.expand(*size, -1)], dim=-1)
 
 
 def with_columns(

@@ -60,9 +60,9 @@ def attend_packed(
     """Do the same for documents without padding; the prefixes are keys before the run that ask nothing themselves."""
     if not query.shape[2]:  # a batch without a token: FlexAttention wants one
         return query, columns.scores
-    batch, prefix = packed.batch, packed.prefix_with(columns.prefix_kv)
+    batch, prefix = packed.batch, packed.prefix_kv
     if columns.prefix_kv is not None:
-        batch = batch.with_longer_prefix(columns.prefix_kv[0].shape[2])
+        batch, prefix = batch.with_longer_prefix(columns.prefix_kv[0].shape[2]), packed.prefix_with(columns.prefix_kv)
     start = batch.text_start
     if prefix is not None:
         key, value = (

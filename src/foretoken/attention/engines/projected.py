@@ -146,7 +146,10 @@ def attend_projected(
             scores = scores + 0 * bias.sum()
     if source.mask is not None:
         scores = scores.masked_fill(~source.mask[:, None, None], float("-inf"))
-    weights, p_extra = softmax_with_columns(scores, columns)
+    if columns.scores is None:
+        weights, p_extra = torch.softmax(scores, dim=-1), None
+    else:
+        weights, p_extra = softmax_with_columns(scores, columns)
     if source.mask is not None:  # a document without a token has no softmax
         weights = weights.masked_fill(~source.mask[:, None, None], 0.0)
     weights = F.dropout(weights, weighting.dropout, training=weighting.dropout > 0)

@@ -5,14 +5,11 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass
 
-import torch
 from torch import Tensor
 
 from foretoken.attention.engines import block_sparse, cpu_band, dense, flex, window
 from foretoken.attention.engines.projected import Projected, attend_projected
-from foretoken.attention.kernels import Weighting
 from foretoken.attention.masks import Blocks, DenseMask, Mask, Packed, Window
-from foretoken.machine.tracing import is_traced
 
 
 @dataclass(frozen=True)
@@ -43,12 +40,6 @@ class Engine:
     plain_only: bool = False
     cpu_only: bool = False
     on_request: bool = False
-
-    def fits(self, device: torch.device, weighting: Weighting) -> bool:
-        """Tell whether it can do what is asked of it here."""
-        if self.plain_only and not weighting.is_plain:
-            return False
-        return not self.cpu_only or (device.type == "cpu" and not is_traced())
 
 
 GATHER = Engine("gather-sdpa", Window, window.attend_gather)

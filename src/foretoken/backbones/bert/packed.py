@@ -24,7 +24,7 @@ from transformers.models.xlm_roberta.modeling_xlm_roberta import XLMRobertaLayer
 
 from foretoken.attention.packed import PackedBatch
 from foretoken.backbones.attention_interface import attach_interface, detach_interface, packed_attention
-from foretoken.backbones.base import ADAPTER
+from foretoken.backbones.base import ADAPTER, facts_of
 from foretoken.backbones.module_value import Arguments, Keywords, ModuleValue
 from foretoken.backbones.packing import (
     HEAD_INPUTS,
@@ -32,14 +32,13 @@ from foretoken.backbones.packing import (
     is_watched,
     masked_texts,
     may_pack,
-    prefix_length_of,
     unpack_first_tokens,
     with_own_prefix,
 )
 
 
 @dataclass(frozen=True)
-class Parts:
+class EncoderPaths:
     """Where a family has what packing needs.
 
     Attributes:
@@ -53,8 +52,8 @@ class Parts:
     chunked: str = ""
 
 
-BERT_PARTS = Parts("encoder", "attention.self")
-DISTILBERT_PARTS = Parts("transformer", "attention", "ffn")
+BERT_PARTS = EncoderPaths("encoder", "attention.self")
+DISTILBERT_PARTS = EncoderPaths("transformer", "attention", "ffn")
 
 
 def attended_first(own: Any, batch: PackedBatch, query: Tensor, key: Tensor, value: Tensor) -> Tensor:
@@ -95,6 +94,7 @@ class FirstTokenLayer(nn.Module):
 
     def first_tokens(self, hidden_states: Tensor, mask: PackedBatch, wanted: Tensor) -> Tensor:
         """(1, S, D) -> (1, B, D)."""
+        # a head that reads the first token needs one query of each document, but the keys of all its tokens
         own = self.attention.self
         batch = with_own_prefix(mask, own)
         chosen = batch.split(hidden_states)[1].index_select(1, wanted)
@@ -149,7 +149,7 @@ OURS: dict[type[nn.Module], type[nn.Module]] = {
 class EncoderHooks(PackedPass):
     """Pack what enters an encoder, and unpack what leaves it."""
 
-    def __init__(self, encoder: nn.Module, parts: Parts) -> None:
+    def __init__(self, encoder: nn.Module, parts: EncoderPaths) -> None:
         super().__init__(encoder)
         self.parts = parts
         self.handles = [
@@ -171,15 +171,17 @@ class EncoderHooks(PackedPass):
         inputs, layers = HEAD_INPUTS.get(encoder), self.layers()
         hidden = args[0] if args else kwargs.get("hidden_states")
         is_chunked = layers[0].get_submodule(self.parts.chunked).chunk_size_feed_forward
+        # recorded states would be packed ones, and a feed-forward block in chunks wants a round length
         if inputs is None or not inputs.last_layer_only or hidden is None or is_chunked:
             return None
-        mask, adapter, last = kwargs.get("attention_mask"), ADAPTER.get(self.attention(layers[0])), layers[-1]
+        mask, attention, last = kwargs.get("attention_mask"), self.attention(layers[0]), layers[-1]
+        facts = facts_of(attention)
         first = inputs.first_token_only and isinstance(last, FirstTokenLayer) and not is_watched(last)
-        if not may_pack(encoder, adapter, hidden) or (mask is None and not first):
+        if not may_pack(encoder, facts, hidden) or (mask is None and not first):
             return None
         nowhere = torch.zeros(hidden.shape[:2], dtype=torch.bool, device=hidden.device)
         masked = nowhere if mask is None else masked_texts(mask, hidden)
-        batch = self.begin(adapter, masked[:, prefix_length_of(adapter) :])
+        batch = self.begin(ADAPTER.get(attention), masked[:, facts.prefix_length :])
         if first and (wanted := batch.first_tokens()) is not None:
             self.batch = replace(batch, wanted=wanted)
         kwargs = {**kwargs, "attention_mask": batch}
@@ -204,7 +206,7 @@ class EncoderHooks(PackedPass):
 HOOKS = ModuleValue[EncoderHooks]("foretoken_packing")  # on an encoder and on its last layer
 
 
-def attach_packing(body: nn.Module, attentions: list[nn.Module], parts: Parts) -> None:
+def attach_packing(body: nn.Module, attentions: list[nn.Module], parts: EncoderPaths) -> None:
     """Let attention ask its adapter, and the encoder pack its batches; a decoder's stays as it is."""
     attach_interface(body, attentions)
     encoder: Any = body.get_submodule(parts.encoder)
@@ -217,7 +219,7 @@ def attach_packing(body: nn.Module, attentions: list[nn.Module], parts: Parts) -
         HOOKS.set(module, hooks)
 
 
-def detach_packing(body: nn.Module, attentions: list[nn.Module], parts: Parts) -> None:
+def detach_packing(body: nn.Module, attentions: list[nn.Module], parts: EncoderPaths) -> None:
     """Let them be transformers' own again."""
     detach_interface(body, attentions)
     encoder: Any = body.get_submodule(parts.encoder)

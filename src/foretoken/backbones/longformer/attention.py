@@ -13,9 +13,10 @@ import torch
 from torch import Tensor, nn
 from transformers.models.longformer.modeling_longformer import LongformerSelfAttention
 
-from foretoken.attention import DenseMask, LinearMap, Mask, Projected, Weighting, Window, attend
+from foretoken.attention import AttentionCall, DenseMask, LinearMap, Mask, Projected, Weighting, Window
 from foretoken.attention.engines.projected import pays
-from foretoken.backbones.base import ADAPTER, LINEAR_MAP, adapter_of, plain_map
+from foretoken.backbones.base import ADAPTER, LINEAR_MAP, PassFacts, facts_of
+from foretoken.backbones.fast_maps import plain_map
 from foretoken.backbones.masks import PrefixMask
 from foretoken.errors import BackboneError
 from foretoken.machine.tracing import is_exported
@@ -72,28 +73,29 @@ class WindowedSelfAttention(LongformerSelfAttention):
         output_attentions: bool = False,
     ) -> tuple[Tensor]:
         """(B, N, D) -> ((B, N, D),); masks (B, N), True for a masked or a global token."""
-        if (adapter := ADAPTER.get(self)) is not None and adapter.rests:
+        facts = facts_of(self)
+        if facts.rests:
             masks = (attention_mask, is_index_masked, is_index_global_attn, is_global_attn)
             return super().forward(hidden_states, *masks, output_attentions)
         if output_attentions:
             raise BackboneError(
                 "Longformer with an adapter does not return attention maps; leave out output_attentions"
             )
-        prefix = None if adapter is None else adapter.prefix_mask
+        prefix = facts.prefix_mask
         has_prefix = is_index_masked is not None and is_index_masked.shape[1] == hidden_states.shape[1]
         if prefix is not None and not has_prefix:  # an encoder that packs has put it into the masks
             is_index_masked = with_prefix(is_index_masked, ~prefix.mask, prefix)
             is_index_global_attn = with_prefix(is_index_global_attn, prefix.mask, prefix)
         window = self.window(is_index_masked, is_index_global_attn)
-        out, after = self.attended(*self.projected(hidden_states), mask=window)
+        out, after = self.attended(facts, *self.projected(hidden_states), mask=window)  # (B, N, D) each
         if window.global_index.shape[1]:
-            out, after = self.with_global_tokens(out, after, hidden_states, window)
-        self.deliver(after)
+            out, after = self.with_global_tokens(facts, out, after, hidden_states, window)
+        self.deliver(facts, after)
         return (out * window.key_mask[..., None],)
 
-    def deliver(self, after: Tensor | None) -> None:
+    def deliver(self, facts: PassFacts, after: Tensor | None) -> None:
         """Hand the adapter its vector for after the output projection."""
-        if (adapter := adapter_of(self)) is not None:
+        if facts.has_part and (adapter := ADAPTER.get(self)) is not None:
             adapter.deliver(after)
 
     def projected(self, hidden_states: Tensor) -> tuple[Tensor, Tensor, Tensor]:
@@ -101,42 +103,60 @@ class WindowedSelfAttention(LongformerSelfAttention):
         return tuple(self.heads(part(hidden_states)) for part in (self.query, self.key, self.value))  # type: ignore[return-value]
 
     def attended(
-        self, query: Tensor, key: Tensor | None, value: Tensor | None, *, mask: Mask
+        self, facts: PassFacts, query: Tensor, key: Tensor | None, value: Tensor | None, *, mask: Mask
     ) -> tuple[Tensor, Tensor | None]:
         """Attention with the adapter's part: (B, H, N, K) each -> (B, N, D), and a vector for after W_o."""
-        scale, dropout = 1 / math.sqrt(self.head_dim), self.dropout if self.training else 0.0
-        adapter = adapter_of(self)
-        if adapter is None:
-            weighting = Weighting(dropout=dropout)
-            out, after = attend(query, key, value, scale=scale, mask=mask, weighting=weighting)[0], None
-        else:
-            out, after = adapter.attend(query, key, value, scale=scale, dropout=dropout, mask=mask)
+        scale, weighting = 1 / math.sqrt(self.head_dim), Weighting(dropout=self.dropout if self.training else 0.0)
+        call, adapter = AttentionCall(query, key, value, scale, mask, weighting), ADAPTER.get(self)
+        # a prefix among the keys is no part of the adapter's: with prefix-propagation alone nobody is asked here
+        out, after = (call.attend()[0], None) if adapter is None or not facts.has_part else adapter.attend(call)
         return out.transpose(1, 2).flatten(2), after
 
     def with_global_tokens(
-        self, out: Tensor, after: Tensor | None, hidden_states: Tensor, window: Window
+        self, facts: PassFacts, out: Tensor, after: Tensor | None, hidden_states: Tensor, window: Window
     ) -> tuple[Tensor, Tensor | None]:
         """Replace what the global tokens get: they see everything, through projections of their own."""
         index = window.global_index[..., None].expand(-1, -1, hidden_states.shape[-1])
-        query = self.heads(self.query_global(hidden_states.gather(1, index)))
+        query = self.heads(self.query_global(hidden_states.gather(1, index)))  # (B, H, G, K)
+        projections = self.key_global, self.value_global
+        few = pays(query.shape[2], self.num_heads, hidden_states.shape[-1])
+        maps = self.linear_maps(facts, projections) if few else None
         found, found_after = self.attended_all(
-            query, (hidden_states,), window.key_mask, self.key_global, self.value_global
+            facts, query, (hidden_states,), window.key_mask, projections=projections, maps=maps
         )
         if after is not None and found_after is not None:
             after = replaced(after, found_after, index, window.global_mask)
         return replaced(out, found, index, window.global_mask), after
 
     def attended_all(
-        self, query: Tensor, hidden: tuple[Tensor, ...], mask: Tensor | None, key: nn.Module, value: nn.Module
+        self,
+        facts: PassFacts,
+        query: Tensor,
+        hidden: tuple[Tensor, ...],
+        mask: Tensor | None,
+        *,
+        projections: tuple[nn.Module, nn.Module],
+        maps: tuple[LinearMap, LinearMap] | None,
     ) -> tuple[Tensor, Tensor | None]:
-        """Attend from few queries (B, H, G, K) to all of some hidden states (B, M_i, D), masked by (B, M)."""
-        adapter = adapter_of(self)
-        few = pays(query.shape[2], self.num_heads, hidden[0].shape[-1])
-        key_map, value_map = (self.linear_map(part) if few else None for part in (key, value))
-        if key_map is not None and value_map is not None and (adapter is None or not adapter.needs_keys):
-            return self.attended(query, None, None, mask=Projected(hidden, key_map, value_map, mask=mask))
-        keys, values = (torch.cat([self.heads(part(x)) for x in hidden], dim=2) for part in (key, value))
-        return self.attended(query, keys, values, mask=DenseMask(None if mask is None else mask[:, None, None, :]))
+        """Attend from queries (B, H, G, K) to all of some hidden states (B, M_i, D), masked by (B, M).
+
+        With ``maps``, which are what the two projections are, keys and values are not computed: few queries need none.
+        """
+        if maps is not None:
+            return self.attended(facts, query, None, None, mask=Projected(hidden, *maps, mask=mask))
+        # (B, H, M, K) each
+        keys, values = (torch.cat([self.heads(part(x)) for x in hidden], dim=2) for part in projections)
+        dense = DenseMask(None if mask is None else mask[:, None, None, :])
+        return self.attended(facts, query, keys, values, mask=dense)
+
+    def linear_maps(
+        self, facts: PassFacts, projections: tuple[nn.Module, nn.Module]
+    ) -> tuple[LinearMap, LinearMap] | None:
+        """Return the maps that two projections are; None where one is none, or an adapter needs the keys themselves."""
+        if facts.needs_keys:
+            return None
+        key, value = map(self.linear_map, projections)
+        return None if key is None or value is None else (key, value)
 
     def linear_map(self, module: nn.Module) -> LinearMap | None:
         """Return the map that one of the projections is, LoRA and trained biases included; None where it is none."""

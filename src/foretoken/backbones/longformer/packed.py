@@ -6,6 +6,7 @@ queries of a document, H heads, K head width, D model width.
 
 from __future__ import annotations
 
+from contextlib import nullcontext
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -19,8 +20,9 @@ from transformers.models.longformer.modeling_longformer import (
 )
 
 from foretoken.attention import Packed, Weighting, choose
+from foretoken.attention.engines.projected import pays
 from foretoken.attention.packed import PackedBatch, packed_batch_of
-from foretoken.backbones.base import ADAPTER
+from foretoken.backbones.base import ADAPTER, NO_ADAPTER, PassFacts, facts_of
 from foretoken.backbones.longformer.attention import WindowedSelfAttention
 from foretoken.backbones.packing import (
     HEAD_INPUTS,
@@ -28,8 +30,6 @@ from foretoken.backbones.packing import (
     may_pack,
     note_packed,
     one_document,
-    prefix_length_of,
-    prefix_mask_of,
     unpack_first_tokens,
     while_packed,
     with_own_prefix,
@@ -54,18 +54,16 @@ class PackingEncoder(LongformerEncoder):
     ) -> Any:
         """(B, P + N, D) -> (B, P + N - padding_len, D); the mask is below 0 for padding, above 0 for global tokens."""
         attentions = self.attentions()
-        adapter = ADAPTER.get(attentions[0])
-        if output_attentions or attention_mask is None or not may_pack(self, adapter, hidden_states):
+        facts = facts_of(attentions[0])
+        if output_attentions or attention_mask is None or not may_pack(self, facts, hidden_states):
             return super().forward(
                 hidden_states, attention_mask, padding_len, output_attentions, output_hidden_states, return_dict
             )
-        length = prefix_length_of(adapter)
-        text = attention_mask[:, length:]
-        of_prefix = prefix_mask_of(adapter)
-        batch = packed_batch_of(text < 0, text > 0, prefix_length=length, prefix_mask=of_prefix)
+        text, length = attention_mask[:, facts.prefix_length :], facts.prefix_length
+        batch = packed_batch_of(text < 0, text > 0, prefix_length=length, prefix_mask=facts.partial_prefix)
         note_packed(self, batch)
         recorded = []
-        with while_packed(adapter, batch):
+        with while_packed(ADAPTER.get(attentions[0]), batch):
             hidden = batch.pack(hidden_states)
             last = self.for_last_layer(batch, attentions[-1]) if not output_hidden_states else batch
             for number, layer in enumerate(self.layer):
@@ -92,13 +90,15 @@ class PackingEncoder(LongformerEncoder):
     def for_last_layer(self, batch: PackedBatch, attention: WindowedSelfAttention) -> PackedBatch:
         """Return the batch with what is wanted of the last layer's states: those that the head reads."""
         inputs = HEAD_INPUTS.get(self)
-        if inputs is None or not inputs.first_token_only or not packs_natively(attention) or is_watched(self.layer[-1]):
+        if inputs is None or not inputs.first_token_only or is_watched(self.layer[-1]):
+            return batch
+        if not packs_natively(attention, facts_of(attention)):
             return batch
         wanted = batch.first_tokens()
         return batch if wanted is None else replace(batch, wanted=wanted)
 
 
-class PackingLayer(LongformerLayer):
+class PackingLongformerLayer(LongformerLayer):
     """Longformer's layer, which computes the states of a few tokens alone where the packed batch says so."""
 
     def forward(
@@ -120,10 +120,9 @@ class PackingLayer(LongformerLayer):
         return torch.cat([self.ff_chunk(part) for part in parts], dim=1) if len(parts) > 1 else self.ff_chunk(attended)
 
 
-def packs_natively(attention: WindowedSelfAttention) -> bool:
+def packs_natively(attention: WindowedSelfAttention, facts: PassFacts) -> bool:
     """Tell whether an engine computes this attention packed; otherwise it is padded for the while."""
-    adapter = ADAPTER.get(attention)
-    if adapter is not None and (adapter.needs_keys or adapter.needs_documents):
+    if facts.needs_keys or facts.needs_documents:
         return False
     dropout = attention.dropout if attention.training else 0.0
     return choose.packs_natively(attention.query.weight.device, Weighting(dropout=dropout))
@@ -163,25 +162,32 @@ class DocumentQueries:
 
 
 class PackedAttention:
-    """The self-attention of one layer over a run of documents."""
+    """The self-attention of one layer over a run of documents.
+
+    The text's tokens see their windows, the prefix and the global tokens, all documents at once: the engine knows where
+    one ends. Prefix and global tokens see all of their document, each document in a call of its own: they are few, and
+    the documents' lengths differ.
+    """
 
     def __init__(self, attention: WindowedSelfAttention, batch: PackedBatch) -> None:
+        adapter = ADAPTER.get(attention)
         self.attention = attention
-        self.batch = batch
+        self.facts = NO_ADAPTER if adapter is None else adapter.facts
+        # side by side with a trained prefix, even a frozen text comes as something that depends on it
+        self.detaches = adapter is not None and adapter.text_is_frozen
+        self.batch = batch.with_prefix(self.facts.prefix_length)
 
     def __call__(self, hidden_states: Tensor) -> Tensor:
         """(1, S, D) -> (1, S, D), or (1, B, D) of the tokens that are wanted."""
-        if not packs_natively(self.attention):
+        if not packs_natively(self.attention, self.facts):
             return self.padded(hidden_states)
-        prefix, text = self.batch.split(hidden_states)
-        adapter = ADAPTER.get(self.attention)
-        if adapter is not None and adapter.text_is_frozen:  # it was put side by side with a prefix that is trained
-            text = text.detach()
+        prefix, text = self.batch.split(hidden_states)  # (B, P, D) and (1, T, D)
+        text = text.detach() if self.detaches else text
         if self.batch.wanted is not None:
-            out, after = self.of_wanted(prefix, text, self.batch.wanted)
+            out, after = self.of_wanted(prefix, text, self.batch.wanted)  # (1, B, D)
         else:
-            out, after = self.of_all(prefix, text)
-        self.attention.deliver(after)
+            out, after = self.of_all(prefix, text)  # (1, S, D)
+        self.attention.deliver(self.facts, after)
         return out
 
     def padded(self, hidden_states: Tensor) -> Tensor:
@@ -196,16 +202,16 @@ class PackedAttention:
 
     def of_all(self, prefix: Tensor, text: Tensor) -> tuple[Tensor, Tensor | None]:
         """Return the attention of the prefix and all tokens (1, S, D), and what is for after W_o."""
-        attention, stream = self.attention, self.batch
+        attention, batch = self.attention, self.batch
         pair = None
-        if stream.prefix_length:
+        if batch.prefix_length:  # every token's keys, beside its window's: (B, H, P, K) each
             pair = attention.heads(attention.key(prefix)), attention.heads(attention.value(prefix))
-        mask = Packed(attention.one_sided_attn_window_size, stream, pair)
-        out, after = attention.attended(*attention.projected(text), mask=mask)
-        global_index = torch.cat([document.global_index for document in stream.documents])
-        if not stream.prefix_length and not len(global_index):
+        mask = Packed(attention.one_sided_attn_window_size, batch, pair)
+        out, after = attention.attended(self.facts, *attention.projected(text), mask=mask)  # (1, T, D)
+        global_index = torch.cat([document.global_index for document in batch.documents])
+        if not batch.prefix_length and not len(global_index):
             return out, after
-        queries = [self.global_queries(number, prefix, text) for number in range(stream.size)]
+        queries = [self.global_queries(number, prefix, text) for number in range(batch.size)]
         found, extra = self.attended(queries, is_global=True)
         return self.placed(out, found, global_index), None if after is None else self.placed(after, extra, global_index)
 
@@ -279,17 +285,26 @@ class PackedAttention:
 
     def attended(self, documents: list[DocumentQueries], *, is_global: bool) -> tuple[list[Tensor], list[Any]]:
         """Return what each document's queries get (G, D), and its vector (G, D) for after W_o or None."""
-        attention = self.attention
-        names = ("query_global", "key_global", "value_global") if is_global else ("query", "key", "value")
-        query, key, value = (getattr(attention, name) for name in names)
+        attention, facts = self.attention, self.facts
         if not documents:
             return [], []
+        names = ("query_global", "key_global", "value_global") if is_global else ("query", "key", "value")
+        query, key, value = [getattr(attention, name) for name in names]
         sizes = [document.queries.shape[0] for document in documents]
-        queries = attention.heads(query(torch.cat([document.queries for document in documents])[None]))
+        queries = torch.cat([document.queries for document in documents])  # (G of all, D)
+        parts = attention.heads(query(queries[None])).split(sizes, dim=2)  # (1, H, G, K) each
+        # LoRA and biases are the same in all documents, unless each has an adapter of its own
+        maps = attention.linear_maps(facts, (key, value)) if facts.is_uniform else None
+        are_few = [pays(size, attention.num_heads, queries.shape[1]) for size in sizes]
         out, after = [], []
-        for part, document in zip(queries.split(sizes, dim=2), documents, strict=True):
-            with one_document(ADAPTER.get(attention), document.number):
-                states, extra = attention.attended_all(part, document.hidden, document.mask, key, value)
+        for part, document, is_few in zip(parts, documents, are_few, strict=True):
+            with nullcontext() if facts.is_uniform else one_document(ADAPTER.get(attention), document.number):
+                own = facts if facts.is_uniform else facts_of(attention)
+                maps = maps if facts.is_uniform else attention.linear_maps(own, (key, value))
+                used = maps if is_few else None
+                states, extra = attention.attended_all(
+                    own, part, document.hidden, document.mask, projections=(key, value), maps=used
+                )
             out.append(states[0])
             after.append(None if extra is None else extra[0])
         return out, after
@@ -303,7 +318,7 @@ class PackingSelfAttention(WindowedSelfAttention):
     ) -> tuple[Tensor]:
         """(B, N, D) -> ((B, N, D),), or packed (1, S, D) -> ((1, S, D),)."""
         if isinstance(attention_mask, PackedBatch):
-            return (PackedAttention(self, with_own_prefix(attention_mask, self))(hidden_states),)
+            return (PackedAttention(self, attention_mask)(hidden_states),)
         return super().forward(hidden_states, attention_mask, *args, **kwargs)
 
 
@@ -311,7 +326,7 @@ def attach_encoder(encoder: nn.Module) -> None:
     """Let Longformer's encoder and its layers be of our classes: the same objects, names and weights."""
     encoder.__class__ = PackingEncoder
     for layer in encoder.layer:  # type: ignore[union-attr]
-        layer.__class__ = PackingLayer
+        layer.__class__ = PackingLongformerLayer
 
 
 def detach_encoder(encoder: nn.Module) -> None:

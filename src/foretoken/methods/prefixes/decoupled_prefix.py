@@ -8,7 +8,7 @@ from typing import ClassVar
 import torch
 from torch import Tensor, nn
 
-from foretoken.attention import repeat_heads
+from foretoken.attention import Placement, repeat_heads
 from foretoken.methods.dimensions import AttentionShape, Dimensions
 from foretoken.methods.prefixes.prefix import Prefix, PrefixConfig, ProjectedPrefix, prefixes_of_widths, write_prefix
 from foretoken.methods.require import require_positive
@@ -72,16 +72,16 @@ class DecoupledPrefixConfig(PrefixConfig):
         prefixes = prefixes_of_widths(self, widths=widths, hidden_size=dimensions.hidden_size)
         return Sites(
             attention={
-                index: DecoupledColumns(prefix, self, shape)
+                index: DecoupledPrefix(prefix, self, shape)
                 for index, (prefix, shape) in enumerate(zip(prefixes, shapes, strict=True))
             }
         )
 
 
-class DecoupledColumns(ScoreColumns):
+class DecoupledPrefix(ScoreColumns):
     """P keys and values of one attention, held as one (P, 2 H_kv K) matrix, and the gates of its heads."""
 
-    own_softmax = True
+    placement = Placement.OWN
 
     def __init__(self, prefix: Prefix | ProjectedPrefix, config: DecoupledPrefixConfig, shape: AttentionShape) -> None:
         super().__init__()

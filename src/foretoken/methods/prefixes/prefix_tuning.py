@@ -55,7 +55,7 @@ def prefix_sites(
     prefixes = prefixes_of_widths(config, widths=widths, hidden_size=dimensions.hidden_size)
     return Sites(
         attention={
-            index: PrefixColumns(
+            index: PrefixKeyValues(
                 prefix,
                 config.num_virtual_tokens,
                 shape.num_key_value_heads,
@@ -70,7 +70,7 @@ def prefix_sites(
     )
 
 
-class PrefixColumns(ScoreColumns):
+class PrefixKeyValues(ScoreColumns):
     """P keys and values of one attention, held as one (P, 2 H_kv K) matrix as in peft's checkpoints.
 
     Attributes:

@@ -17,7 +17,7 @@ from torch.nn import functional
 from foretoken.errors import ConfigError
 from foretoken.methods.dimensions import Dimensions
 from foretoken.methods.prefixes.prefix import Prefix, PrefixConfig, ProjectedPrefix
-from foretoken.methods.prefixes.prefix_tuning import PrefixColumns, prefix_sites
+from foretoken.methods.prefixes.prefix_tuning import PrefixKeyValues, prefix_sites
 from foretoken.methods.require import require_fraction
 from foretoken.methods.sites import Sites
 
@@ -90,7 +90,7 @@ class SelectivePrefixTuningConfig(PrefixConfig):
         """Return ``lambda SL`` (eq. 10), a scalar; None with a weight of 0."""
         if not self.selective_loss_weight:
             return None
-        columns = [columns for columns in sites.attention.values() if isinstance(columns, PrefixColumns)]
+        columns = [columns for columns in sites.attention.values() if isinstance(columns, PrefixKeyValues)]
         return self.selective_loss_weight * selective_loss([one.prefix for one in columns])
 
 

@@ -9,30 +9,36 @@ Shapes: B batch, N queries, M keys, P length of the prefix, H heads, K head widt
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import replace
+from dataclasses import dataclass, replace
 
 import torch
 from torch import Tensor, nn
 
-from foretoken.attention import ExtraColumns, LinearMap, Mask, Weighting, own_weights
+from foretoken.attention import AttentionCall, ExtraColumns, LinearMap, Placement, own_weights
 from foretoken.attention.packed import PackedBatch
-from foretoken.backbones.base import ADAPTER
+from foretoken.backbones.base import ADAPTER, PassFacts
 from foretoken.backbones.masks import PrefixMask
 from foretoken.backbones.module_value import Arguments, Keywords
 from foretoken.methods.sites import ScoreColumns, SeparatePrefix
-from foretoken.tuner.attention.columns import (
-    AdapterColumns,
-    PrefixKeys,
-    Rotation,
-    attend_columns,
-    in_shared_places,
-)
+from foretoken.tuner.attention.columns import GroupMember, PrefixKeys, Rotation, attend_terms, softmax_terms
 from foretoken.tuner.attention.decomposition import attend_decomposed
 from foretoken.tuner.attention.linear_map import linear_map
 from foretoken.tuner.forward.plan import Group, PassState, Phase, Plan
 from foretoken.tuner.forward.sites import NAME, AroundModule, AttentionSite
+
+
+@dataclass(frozen=True)
+class AttentionFacts(PassFacts):
+    """The same, and what the adapters at work do here, each with the documents that use it."""
+
+    groups: tuple[Group, ...] = ()
+    columns: tuple[tuple[Group, ScoreColumns], ...] = ()
+    separate: tuple[tuple[Group, SeparatePrefix], ...] = ()
+
+
+AT_REST, BETWEEN_PASSES = AttentionFacts(rests=True), AttentionFacts()
 
 
 class TunedAttention:
@@ -62,81 +68,62 @@ class TunedAttention:
         return self.pass_state.plan_at(self.layer)
 
     @property
-    def acts(self) -> bool:
-        """Whether the attention must do anything else than without adapters."""
-        return self.prefix_mask is not None or self.has_part
-
-    @property
-    def rests(self) -> bool:
-        """Whether the model computes as transformers made it."""
-        return self.pass_state.rests
-
-    @property
-    def has_part(self) -> bool:
-        """Whether ``attend`` differs from plain attention."""
-        plan = self.plan
+    def facts(self) -> AttentionFacts:
+        """What stays as it is during the pass under way; made once, and forgotten with the pass's plan."""
+        plan = self.pass_state.plan
         if plan is None:
-            return False
-        # where the prefix runs alone its keys and values are kept; afterwards every query of the text sees them
-        alone = (Phase.PREFIX_ONLY, Phase.PREFIX_CACHED)
-        has_prefix = not self.is_cross and plan.prefix_length > 0 and plan.phase in alone
-        return has_prefix or next(self.members(), None) is not None
+            return AT_REST if self.pass_state.rests else BETWEEN_PASSES
+        # a plan lives as long as its pass: a recomputed layer, a packed batch and a single document have their own
+        facts = plan.facts.get((self.layer, self.is_cross))
+        if facts is None:
+            facts = plan.facts[self.layer, self.is_cross] = self.new_facts(plan)
+        assert isinstance(facts, AttentionFacts)
+        return facts
 
-    @property
-    def prefix_mask(self) -> PrefixMask | None:
-        """The prefix for which the attention must extend its masks itself."""
-        plan = self.plan
-        if plan is None or self.is_cross or not (plan.is_late and plan.prefix_length) or plan.phase is not Phase.JOINT:
-            return None
-        return PrefixMask(plan.prefix_mask(), plan.text_mask, plan.memo)
-
-    @property
-    def prefix_length(self) -> int:
-        """How many of the hidden states, from the front, are the prefix."""
-        return 0 if self.plan is None else self.plan.prefix_here
-
-    @property
-    def mixed_size(self) -> int | None:
-        """B where each document names its adapter, or prefixes enter in turn; else None."""
-        plan = self.pass_state.plan
-        is_one = plan is None or not (plan.is_mixed or plan.is_staged)
-        return None if plan is None or is_one else plan.batch_size
-
-    @property
-    def partial_prefix(self) -> Tensor | None:
-        """The (B, P) mask of a prefix that some documents have a part of, or nothing; None where all have all of it."""
-        plan = self.plan
-        return None if plan is None or not plan.prefix_here or plan.has_whole_prefix else plan.prefix_mask()
-
-    @property
-    def may_pack(self) -> bool:
-        """Whether the batch may be packed."""
-        plan = self.pass_state.plan
-        return plan is None or plan.may_pack
-
-    @property
-    def needs_keys(self) -> bool:
-        """Whether the keys and values themselves are needed, and the batch padded."""
-        return any(
+    def new_facts(self, plan: Plan) -> AttentionFacts:
+        """Look at the pass under way, and at what the layer sees of it."""
+        # who acts here: the active adapters, or those that documents of the batch name; a site is there if one ever did
+        site: AttentionSite | None = getattr(self.module, NAME, None)
+        at_work = () if site is None else site.at_work(plan)
+        members = [(group, member) for group, edit in at_work for member in edit.members()]
+        columns = tuple((group, member) for group, member in members if isinstance(member, ScoreColumns))
+        separate = tuple((group, member) for group, member in members if isinstance(member, SeparatePrefix))
+        is_uniform = all(group.index is None for group in plan.groups)
+        needs_keys = any(
             group.index is not None or member.text_kernel != "exponential" or member.global_alpha is not None
-            for group, member in self.separate()
+            for group, member in separate
+        )
+        has_own = not is_uniform and self.has_own_parts(plan, columns)
+        here = plan.at(self.layer)
+        # where the prefix runs alone its keys and values are kept; afterwards every query of the text sees them
+        alone = here.phase in (Phase.PREFIX_ONLY, Phase.PREFIX_CACHED)
+        has_prefix = here.prefix_length > 0 and not self.is_cross
+        is_late = has_prefix and here.is_late and here.phase is Phase.JOINT
+        return AttentionFacts(
+            has_part=bool(members) or (has_prefix and alone),
+            prefix_mask=PrefixMask(here.prefix_mask(), here.text_mask, here.memo) if is_late else None,
+            prefix_length=here.prefix_here,
+            partial_prefix=None if not here.prefix_here or here.has_whole_prefix else here.prefix_mask(),
+            # prefixes that enter in turn have plans of their own, as documents with their own adapters do
+            mixed_size=plan.batch_size if plan.is_mixed or plan.is_staged else None,
+            is_uniform=is_uniform,
+            may_pack=plan.may_pack,
+            needs_keys=needs_keys,
+            needs_documents=has_own or not (is_uniform or here.has_whole_prefix),
+            groups=here.groups,
+            columns=columns,
+            separate=separate,
         )
 
-    @property
-    def needs_documents(self) -> bool:
-        """Whether this attention is computed padded: some documents have columns, prefixes or edits of their own."""
-        plan = self.plan
-        if plan is None or not any(group.index is not None for group in plan.groups):
-            return False
-        if not plan.has_whole_prefix or self.has_edits(
-            group.adapter for group in plan.groups if group.index is not None
-        ):
+    def has_own_parts(self, plan: Plan, columns: Sequence[tuple[Group, ScoreColumns]]) -> bool:
+        """Tell whether some documents have edits of their own here, or columns that cannot be keys of a run."""
+        if self.has_edits(group.adapter for group in plan.groups if group.index is not None):
             return True
-        columns = [one for one in self.columns() if one.group.index is not None]
-        sizes = {one.columns.num_columns for one in columns}
-        covered = sum(len(one.group.index) for one in columns if one.group.index is not None)
-        are_keys = all(one.rotation is None and one.columns.are_keys for one in columns)
-        return bool(columns) and not (are_keys and len(sizes) == 1 and covered == plan.batch_size)
+        own = [(group.index, member) for group, member in columns if group.index is not None]
+        covered = sum(len(index) for index, _ in own)
+        sizes = {member.num_columns for _, member in own}
+        are_keys = all(member.are_keys for _, member in own)
+        return bool(own) and not (are_keys and len(sizes) == 1 and covered == plan.batch_size)
 
     def has_edits(self, adapters: Iterable[str]) -> bool:
         """Tell whether one of these adapters edits the output of a module inside this attention."""
@@ -152,7 +139,9 @@ class TunedAttention:
         """Let the plan be that of one document of the batch, and the rotation that of its queries."""
         plan, rotation = self.pass_state.plan, self.rotation
         if plan is not None and plan.packed is not None and rotation is not None:
-            self.rotation = rotation.of_document(number, plan.packed.place_of(number), prefix_length=self.prefix_length)
+            self.rotation = rotation.of_document(
+                number, plan.packed.place_of(number), prefix_length=self.facts.prefix_length
+            )
         try:
             with self.pass_state.using(None if plan is None else plan.only(number)):
                 yield
@@ -164,8 +153,8 @@ class TunedAttention:
 
         Maps may be folded into cheaper products (:mod:`foretoken.attention.engines.projected`).
         """
-        groups = () if self.plan is None else self.plan.groups
-        return linear_map(module, groups, is_mixed=self.mixed_size is not None)
+        facts = self.facts
+        return linear_map(module, facts.groups, is_mixed=facts.mixed_size is not None)
 
     @property
     def text_is_frozen(self) -> bool:
@@ -178,25 +167,6 @@ class TunedAttention:
         plan = self.pass_state.plan
         with self.pass_state.using(None if plan is None else replace(plan, packed=stream)):
             yield
-
-    def members(self) -> Iterator[tuple[Group, ScoreColumns | SeparatePrefix]]:
-        """Yield what the adapters at work do here, each with the documents that use it."""
-        site: AttentionSite | None = getattr(self.module, NAME, None)
-        for group, edit in () if site is None else site.at_work():
-            for member in edit.members():
-                yield group, member
-
-    def columns(self) -> list[AdapterColumns]:
-        """Return the score columns of the adapters at work."""
-        return [
-            AdapterColumns(group, member, self.rotation if member.position_free else None)
-            for group, member in self.members()
-            if isinstance(member, ScoreColumns)
-        ]
-
-    def separate(self) -> list[tuple[Group, SeparatePrefix]]:
-        """Return what attends to the prefix separately, with the documents that use it."""
-        return [(group, member) for group, member in self.members() if isinstance(member, SeparatePrefix)]
 
     def cached_prefix(self, plan: Plan) -> PrefixKeys | None:
         """Return the keys and values of a prefix that ran before the text."""
@@ -211,24 +181,25 @@ class TunedAttention:
             return PrefixKeys(key, value, mask)
         return PrefixKeys(key, value, mask, self.rotation if free is True else replace(self.rotation, documents=free))
 
-    def attend(
-        self, query: Tensor, key: Tensor | None, value: Tensor | None, *, scale: float, dropout: float, mask: Mask
-    ) -> tuple[Tensor, Tensor | None]:
+    def attend(self, call: AttentionCall) -> tuple[Tensor, Tensor | None]:
         """Attention with all adapters' columns in its softmax; see the protocol in ``foretoken.backbones.base``."""
-        plan = self.plan
+        facts, columns, plan = self.facts, self.columns(), self.plan
         assert plan is not None
         if plan.phase is Phase.PREFIX_ONLY and not self.is_cross:
-            assert key is not None
-            assert value is not None
-            plan.prefix_kv[self.layer] = (key, value)
-        cached, columns, separate = self.cached_prefix(plan), self.columns(), self.separate()
-        weighting = Weighting(dropout=dropout)
-        if separate:
-            return attend_decomposed(
-                plan, cached, columns, separate, query, key, value, scale=scale, mask=mask, weighting=weighting
-            )
-        everything = [*([] if cached is None else [cached]), *in_shared_places(columns, query)]
-        return attend_columns(everything, query, key, value, scale=scale, mask=mask, weighting=weighting)
+            assert call.key is not None
+            assert call.value is not None
+            plan.prefix_kv[self.layer] = (call.key, call.value)
+        cached = self.cached_prefix(plan) if plan.phase is Phase.PREFIX_CACHED else None
+        if facts.separate:
+            return attend_decomposed(call, plan, cached, columns, facts.separate)
+        return attend_terms(call, [*([] if cached is None else [cached]), *softmax_terms(columns, call.query)])
+
+    def columns(self) -> list[GroupMember]:
+        """Return the score columns of the adapters at work, as this call's queries see them."""
+        return [
+            GroupMember(group, member, self.rotation if member.position_free else None)
+            for group, member in self.facts.columns
+        ]
 
     def note_rotation(self, module: nn.Module, args: Arguments, kwargs: Keywords) -> None:
         """Note how queries are about to be rotated: a forward pre-hook of attention with rotary positions."""
@@ -251,13 +222,13 @@ class TunedAttention:
         vector = vector.to(output.dtype)
         return output + vector if torch.is_grad_enabled() else vector.add_(output)  # nobody else has the vector
 
-    def own_weights(self, query: Tensor, key: Tensor, *, scale: float, mask: Mask) -> Tensor:
+    def own_weights(self, call: AttentionCall) -> Tensor:
         """Return the (B, H, N, M) weights of the own keys: the attention of one-hot values, columns included."""
-        plan = self.plan
+        plan, key = self.plan, call.key
         assert plan is not None
-        cached, columns = self.cached_prefix(plan), self.columns()
-        shared = in_shared_places(columns, query)
-        sharing = [one for one in shared if not one.outside_softmax and not one.own_softmax]
-        inside = [*([] if cached is None else [cached]), *sharing]
-        extra = ExtraColumns(torch.cat([one.scores(query, scale) for one in inside], dim=-1) if inside else None)
-        return own_weights(query, key, scale=scale, mask=mask, columns=extra)
+        assert key is not None
+        cached, terms = self.cached_prefix(plan), softmax_terms(self.columns(), call.query)
+        inside = [*([] if cached is None else [cached]), *(t for t in terms if t.placement is Placement.INSIDE)]
+        scores = [term.scores(call.query, call.scale) for term in inside]
+        extra = ExtraColumns(torch.cat(scores, dim=-1) if scores else None)
+        return own_weights(call.query, key, scale=call.scale, mask=call.mask, columns=extra)

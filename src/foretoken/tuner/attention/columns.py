@@ -15,7 +15,7 @@ import torch
 from torch import Tensor
 from torch.nn import functional as F  # noqa: N812 - the name that PyTorch's own code uses
 
-from foretoken.attention import ExtraColumns, Mask, Weighting, attend, repeat_heads
+from foretoken.attention import AttentionCall, ExtraColumns, Placement, repeat_heads
 from foretoken.attention.kernels import kernel_attention
 from foretoken.attention.rotary import unrotated
 from foretoken.methods.sites import ScoreColumns
@@ -80,18 +80,13 @@ class Keys(NamedTuple):
     mask: Tensor | None = None
 
 
-class BatchColumns(ABC):
-    """Score columns of one softmax: as :class:`foretoken.methods.base.ScoreColumns`, for a whole batch."""
+class SoftmaxTerm(ABC):
+    """What one attention sees beside its own keys: as :class:`foretoken.methods.sites.ScoreColumns`, for a batch."""
 
     @property
-    def outside_softmax(self) -> bool:
-        """Whether ``combine`` is given the attention without these columns."""
-        return False
-
-    @property
-    def own_softmax(self) -> bool:
-        """Whether the columns have a softmax of their own."""
-        return False
+    def placement(self) -> Placement:
+        """Where it stands to the softmax over the own keys."""
+        return Placement.INSIDE
 
     @abstractmethod
     def scores(self, query: Tensor, scale: float) -> Tensor:
@@ -106,74 +101,110 @@ class BatchColumns(ABC):
         return None
 
     def keys(self, query: Tensor, documents: int) -> Keys | None:
-        """Return keys and values (B, H_kv, X, K) instead, where that is all there is to the columns; else None."""
+        """Return keys and values (B, H_kv, X, K) instead, where that is all there is to it; else None."""
         return None
 
 
 @dataclass(frozen=True)
-class AdapterColumns(BatchColumns):
-    """The columns of one adapter, in the documents that use it."""
+class GroupMember:
+    """Score columns of one adapter, and the b documents that use it."""
 
     group: Group
     columns: ScoreColumns
     rotation: Rotation | None = None
 
-    @property
-    def outside_softmax(self) -> bool:
-        """Whether the adapter's columns stay outside the softmax of the others."""
-        return self.columns.outside_softmax
+    def take(self, x: Tensor) -> Tensor:
+        """(B, ...) -> (b, ...): attention is padded wherever documents have adapters of their own."""
+        index = None if self.group.is_whole else self.group.index
+        return x if index is None else x.index_select(0, index)
 
-    @property
-    def own_softmax(self) -> bool:
-        """Whether the adapter's columns have a softmax of their own."""
-        return self.columns.own_softmax
+    def put(self, x: Tensor, part: Tensor) -> Tensor:
+        """Return (B, ...) with its documents replaced."""
+        if self.group.index is None:
+            return part
+        part = part.to(x.dtype)
+        return part if self.group.is_whole else x.index_copy(0, self.group.index, part)
 
     def scores(self, query: Tensor, scale: float) -> Tensor:
-        """(B, H, N, K) -> (B, H, N, X); -inf for the documents of other adapters, 0 in a softmax that they ignore."""
-        own = self.alone_scores(query, scale)
-        if self.group.index is None:
-            return own
-        unused = 0.0 if self.own_softmax else float("-inf")
-        hidden = query.new_full((*query.shape[:-1], self.columns.num_columns), unused)
-        return self.group.put(hidden, own)
-
-    def alone_scores(self, query: Tensor, scale: float) -> Tensor:
-        """(B, H, N, K) -> (b, H, N, X) of the adapter's own documents."""
-        return self.columns.scores(self.group.take(scored_query(query, self.rotation)), scale)
+        """(B, H, N, K) -> (b, H, N, X)."""
+        return self.columns.scores(self.take(scored_query(query, self.rotation)), scale)
 
     def combine(self, out: Tensor, probabilities: Tensor, query: Tensor) -> Tensor:
-        """Let the adapter use the probabilities of its columns."""
-        take = self.group.take
-        return self.group.put(out, self.columns.combine(take(out), take(probabilities), take(query)))
+        """Let the adapter use the probabilities of its columns, the first of (B, H, N, X), in its documents."""
+        take, mine = self.take, probabilities[..., : self.columns.num_columns]
+        return self.put(out, self.columns.combine(take(out), take(mine), take(query)))
 
     def after_projection(self, probabilities: Tensor, query: Tensor) -> Tensor | None:
-        """Return the adapter's (B, N, D) vector, zero for the documents of other adapters."""
-        vector = self.columns.after_projection(self.group.take(probabilities), self.group.take(query))
-        if vector is None or self.group.index is None:
-            return vector
-        return self.group.put(vector.new_zeros(query.shape[0], *vector.shape[1:]), vector)
+        """Return the (b, N, D) vector of its documents, or None."""
+        take, mine = self.take, probabilities[..., : self.columns.num_columns]
+        return self.columns.after_projection(take(mine), take(query))
 
-    def keys(self, query: Tensor, documents: int) -> Keys | None:
-        """Return the adapter's keys where every document sees them as they are."""
-        if self.group.index is not None or self.rotation is not None:
+    def keys(self, query: Tensor, documents: int) -> tuple[Tensor, Tensor] | None:
+        """Return keys and values (b, H_kv, X, K), where queries see them as they are."""
+        if self.rotation is not None or not self.columns.are_keys:
             return None
-        pair = self.columns.keys(query, documents)
-        return None if pair is None else Keys(*pair)
+        return self.columns.keys(query, documents if self.group.index is None else len(self.group.index))
 
-    def own_keys(self, query: Tensor) -> tuple[Tensor, Tensor] | None:
-        """Return the keys and values (b, H_kv, X, K) of the adapter's own documents."""
-        if self.group.index is None or self.rotation is not None:
-            return None
-        return self.columns.keys(query, len(self.group.index))
-
-    def alone(self) -> AdapterColumns:
+    def alone(self) -> GroupMember:
         """Return the columns for a batch of the adapter's own documents."""
         rotation = None if self.rotation is None else self.rotation.of(self.group)
-        return AdapterColumns(replace(self.group, index=None), self.columns, rotation)
+        return GroupMember(replace(self.group, index=None), self.columns, rotation)
 
 
 @dataclass(frozen=True)
-class PrefixKeys(BatchColumns):
+class AdapterColumns(SoftmaxTerm):
+    """Columns of one adapter that all documents use, or of several in the same places, as no document has two of them.
+
+    Attributes:
+        members: the adapters' columns, all of one placement.
+    """
+
+    members: tuple[GroupMember, ...]
+
+    @property
+    def placement(self) -> Placement:
+        """Where the columns stand to the softmax."""
+        return self.members[0].columns.placement
+
+    def scores(self, query: Tensor, scale: float) -> Tensor:
+        """(B, H, N, K) -> (B, H, N, X); -inf where a document has fewer, 0 in a softmax that it ignores."""
+        if self.members[0].group.index is None:
+            return self.members[0].scores(query, scale)
+        width = max(member.columns.num_columns for member in self.members)
+        unused = 0.0 if self.placement is Placement.OWN else float("-inf")
+        scores = query.new_full((*query.shape[:-1], width), unused)
+        for member in self.members:
+            own = member.scores(query, scale)
+            missing = width - own.shape[-1]
+            scores = member.put(scores, F.pad(own, (0, missing), value=float("-inf")) if missing else own)
+        return scores
+
+    def combine(self, out: Tensor, probabilities: Tensor, query: Tensor) -> Tensor:
+        """Let each adapter use the probabilities of its columns."""
+        for member in self.members:
+            out = member.combine(out, probabilities, query)
+        return out
+
+    def after_projection(self, probabilities: Tensor, query: Tensor) -> Tensor | None:
+        """Return the adapters' (B, N, D) vectors, zero for other documents."""
+        vector: Tensor | None = None
+        for member in self.members:
+            own = member.after_projection(probabilities, query)
+            if own is not None:
+                whole = own.new_zeros(query.shape[0], *own.shape[1:]) if vector is None else vector
+                vector = member.put(whole, own)
+        return vector
+
+    def keys(self, query: Tensor, documents: int) -> Keys | None:
+        """Return the adapter's keys where every document sees them; :func:`shared_keys` has those of some."""
+        if self.members[0].group.index is not None:
+            return None
+        pair = self.members[0].keys(query, documents)
+        return None if pair is None else Keys(*pair)
+
+
+@dataclass(frozen=True)
+class PrefixKeys(SoftmaxTerm):
     """The keys and values of a prefix of hidden states: columns that every query sees, or an attention of their own.
 
     Attributes:
@@ -221,104 +252,58 @@ class PrefixKeys(BatchColumns):
         return PrefixKeys(group.take(self.key), group.take(self.value), mask, rotation)
 
 
-@dataclass(frozen=True)
-class SharedColumns(BatchColumns):
-    """Columns of several adapters in the same places, as no document has two of them.
-
-    Attributes:
-        parts: the adapters' columns, all inside the softmax, all outside of it, or all with one of their own.
-    """
-
-    parts: tuple[AdapterColumns, ...]
-
-    @property
-    def outside_softmax(self) -> bool:
-        """Whether the columns stay outside the softmax of the others."""
-        return self.parts[0].outside_softmax
-
-    @property
-    def own_softmax(self) -> bool:
-        """Whether the columns have a softmax of their own."""
-        return self.parts[0].own_softmax
-
-    def scores(self, query: Tensor, scale: float) -> Tensor:
-        """(B, H, N, K) -> (B, H, N, X); -inf where a document has fewer, 0 in a softmax that it ignores."""
-        width = max(part.columns.num_columns for part in self.parts)
-        scores = query.new_full((*query.shape[:-1], width), 0.0 if self.own_softmax else float("-inf"))
-        for part in self.parts:
-            own = part.alone_scores(query, scale)
-            missing = width - own.shape[-1]
-            scores = part.group.put(scores, F.pad(own, (0, missing), value=float("-inf")) if missing else own)
-        return scores
-
-    def combine(self, out: Tensor, probabilities: Tensor, query: Tensor) -> Tensor:
-        """Let each adapter use the probabilities of its columns."""
-        for part in self.parts:
-            out = part.combine(out, probabilities[..., : part.columns.num_columns], query)
-        return out
-
-    def after_projection(self, probabilities: Tensor, query: Tensor) -> Tensor | None:
-        """Return the adapters' (B, N, D) vectors, zero for other documents."""
-        vector: Tensor | None = None
-        for part in self.parts:
-            take = part.group.take
-            own = part.columns.after_projection(take(probabilities[..., : part.columns.num_columns]), take(query))
-            if own is not None:
-                vector = own.new_zeros(query.shape[0], *own.shape[1:]) if vector is None else vector
-                vector = part.group.put(vector, own)
-        return vector
-
-
-def in_shared_places(columns: Sequence[AdapterColumns], query: Tensor) -> list[BatchColumns]:
+def softmax_terms(members: Sequence[GroupMember], query: Tensor) -> list[SoftmaxTerm]:
     """Let columns of adapters that no document has together stand in the same places.
 
+    A batch of a hundred adapters is as wide as one of them: their columns overlap, each in its own documents.
+
     Args:
-        columns: of all adapters at work, several of one adapter in a stack.
+        members: of all adapters at work, several of one adapter in a stack.
         query: (B, H, N, K).
     """
-    apart: list[BatchColumns] = [one for one in columns if one.group.index is None]
-    own = [(one, one.own_keys(query)) for one in columns if one.group.index is not None]
-    with_keys = by_place([(one, pair) for one, pair in own if pair is not None])
-    apart += [shared_keys(place, query.shape[0]) for place in with_keys]
-    scored = [one for one, pair in own if pair is None]
-    for kind in (False, True):
-        for is_outside in (False, True):
-            alike = [(one, None) for one in scored if (one.own_softmax, one.outside_softmax) == (kind, is_outside)]
-            apart += [SharedColumns(tuple(one for one, _ in place)) for place in by_place(alike)]
-    return apart
+    # adapters that act together in every document (the parts of a stack) cannot overlap: each has columns of its own
+    terms: list[SoftmaxTerm] = [AdapterColumns((member,)) for member in members if member.group.index is None]
+    some = [(member, member.keys(query, query.shape[0])) for member in members if member.group.index is not None]
+    # keys and scores reach the engine in different ways, and columns of different placements different softmaxes
+    with_keys = by_place([(member, pair) for member, pair in some if pair is not None])
+    terms += [shared_keys(place, query.shape[0]) for place in with_keys]
+    for placement in Placement:
+        scored = [(m, pair) for m, pair in some if pair is None and m.columns.placement is placement]
+        terms += [AdapterColumns(tuple(member for member, _ in place)) for place in by_place(scored)]
+    return terms
 
 
-def by_place(columns: Sequence[tuple[AdapterColumns, Pair]]) -> list[list[tuple[AdapterColumns, Pair]]]:
+def by_place(columns: Sequence[tuple[GroupMember, Pair]]) -> list[list[tuple[GroupMember, Pair]]]:
     """Put the first columns of each adapter together, the second ones, and so on."""
     counts: Counter[str] = Counter()
-    places: list[list[tuple[AdapterColumns, Pair]]] = []
-    for one, pair in columns:
-        number = counts[one.group.adapter]
-        counts[one.group.adapter] += 1
+    places: list[list[tuple[GroupMember, Pair]]] = []
+    for member, pair in columns:
+        number = counts[member.group.adapter]
+        counts[member.group.adapter] += 1
         if number == len(places):
             places.append([])
-        places[number].append((one, pair))
+        places[number].append((member, pair))
     return places
 
 
-def shared_keys(columns: Sequence[tuple[AdapterColumns, tuple[Tensor, Tensor]]], documents: int) -> PrefixKeys:
+def shared_keys(columns: Sequence[tuple[GroupMember, tuple[Tensor, Tensor]]], documents: int) -> PrefixKeys:
     """Return the keys and values of adapters that no document has together, padded to the longest."""
-    one, (key, value) = columns[0]
-    if len(columns) == 1 and one.group.is_whole:
+    first, (key, value) = columns[0]
+    if len(columns) == 1 and first.group.is_whole:
         return PrefixKeys(key, value, None)
     width = max(key.shape[2] for _, (key, _) in columns)
     keys, values = (x.new_zeros(documents, x.shape[1], width, x.shape[3]) for x in (key, value))
     mask = torch.zeros(documents, 1, 1, width, dtype=torch.bool, device=key.device)
-    for one, (key, value) in columns:
+    for member, (key, value) in columns:
         missing = (0, 0, 0, width - key.shape[2])
-        keys, values = one.group.put(keys, F.pad(key, missing)), one.group.put(values, F.pad(value, missing))
+        keys, values = member.put(keys, F.pad(key, missing)), member.put(values, F.pad(value, missing))
         here = torch.arange(width, device=key.device) < key.shape[2]
-        mask = one.group.put(mask, here.expand(len(key), 1, 1, width))
+        mask = member.put(mask, here.expand(len(key), 1, 1, width))
     return PrefixKeys(keys, values, None if bool(mask.all()) else mask)
 
 
 @dataclass(frozen=True)
-class LambdaColumn(BatchColumns):
+class LambdaColumn(SoftmaxTerm):
     """The whole prefix as one column, whose probability is the softmax's own lambda (Li et al. 2023, eq. 6)."""
 
     prefix: PrefixKeys
@@ -334,40 +319,39 @@ class LambdaColumn(BatchColumns):
         return out + probabilities.to(out.dtype) * own
 
 
-def attend_columns(
-    columns: Sequence[BatchColumns],
-    query: Tensor,
-    key: Tensor | None,
-    value: Tensor | None,
-    *,
-    scale: float,
-    mask: Mask,
-    weighting: Weighting,
-) -> tuple[Tensor, Tensor | None]:
-    """Return the attention with the columns in its softmax, and a (B, N, D) vector for after W_o or None."""
-    documents = mask.num_documents(query)
-    keys = [one.keys(query, documents) for one in columns]
-    pairs = [pair for pair in keys if pair is not None]  # cheaper than scores: an engine sees them as more keys
-    apart = [one for one in columns if one.own_softmax]
-    scored = [one for one, pair in zip(columns, keys, strict=True) if pair is None and not one.own_softmax]
-    inside = [one for one in scored if not one.outside_softmax]
-    outside = [one for one in scored if one.outside_softmax]
-    scores_inside = [one.scores(query, scale) for one in inside]
-    scores_outside = [one.scores(query, scale) for one in outside]
-    prefix = joined(pairs)
+def attend_terms(call: AttentionCall, terms: Sequence[SoftmaxTerm]) -> tuple[Tensor, Tensor | None]:
+    """Return the attention (B, H, N, K) with the terms in its softmax, and a (B, N, D) vector for after W_o or None.
+
+    The one place where adapters and engine meet: what the adapters add is handed to
+    :func:`foretoken.attention.attend` as keys or as scores, and gets its probabilities back.
+    """
+    query, documents = call.query, call.mask.num_documents(call.query)
+    keys = [term.keys(query, documents) for term in terms]
+    # an engine sees them as more keys: cheaper than scores
+    prefix = joined([pair for pair in keys if pair is not None])
+    inside, outside, apart = (
+        [term for term, pair in zip(terms, keys, strict=True) if pair is None and term.placement is placement]
+        for placement in (Placement.INSIDE, Placement.OUTSIDE, Placement.OWN)
+    )
+    scored = [(term, term.scores(query, call.scale)) for term in (*inside, *outside)]  # (B, H, N, X) each
     extra = ExtraColumns(
-        scores=torch.cat([*scores_inside, *scores_outside], dim=-1) if scored else None,
-        num_outside=sum(scores.shape[-1] for scores in scores_outside),
+        scores=torch.cat([scores for _, scores in scored], dim=-1) if scored else None,
+        num_outside=sum(scores.shape[-1] for _, scores in scored[len(inside) :]),
         prefix_kv=None if prefix is None else (prefix.key, prefix.value),
         prefix_mask=None if prefix is None else prefix.mask,
     )
-    out, p = attend(query, key, value, scale=scale, mask=mask, columns=extra, weighting=weighting)
-    out, after = combined(inside, scores_inside, out, p, query)
-    width = sum(scores.shape[-1] for scores in scores_inside)
-    out, more = combined(outside, scores_outside, out, None if p is None else p[..., width:], query)
-    for one in apart:
-        out = one.combine(out, one.scores(query, scale).softmax(dim=-1), query)
-    return out, added(after, more)
+    out, p = call.attend(extra)  # (B, H, N, K); the probabilities (B, H, N, all X) lie as the scores do
+    start, after = 0, None
+    for term, scores in scored:
+        assert p is not None
+        own = p[..., start : start + scores.shape[-1]]
+        start += scores.shape[-1]
+        more = term.after_projection(own, query)
+        after = more if after is None else after if more is None else after + more
+        out = term.combine(out, own, query)
+    for term in apart:  # the softmax of the text has lost nothing to these
+        out = term.combine(out, term.scores(query, call.scale).softmax(dim=-1), query)
+    return out, after
 
 
 def joined(parts: Sequence[Keys]) -> Keys | None:
@@ -382,24 +366,3 @@ def joined(parts: Sequence[Keys]) -> Keys | None:
         for part in parts
     ]
     return Keys(key, value, torch.cat(masks, dim=-1))
-
-
-def combined(
-    columns: Sequence[BatchColumns], scores: list[Tensor], out: Tensor, probabilities: Tensor | None, query: Tensor
-) -> tuple[Tensor, Tensor | None]:
-    """Let each of the columns use its own probabilities; sum what they add after the projection."""
-    start, after = 0, None
-    for one, own_scores in zip(columns, scores, strict=True):
-        assert probabilities is not None
-        own = probabilities[..., start : start + own_scores.shape[-1]]
-        start += own_scores.shape[-1]
-        after = added(after, one.after_projection(own, query))
-        out = one.combine(out, own, query)
-    return out, after
-
-
-def added(a: Tensor | None, b: Tensor | None) -> Tensor | None:
-    """Return the sum of two vectors, either of which may be missing."""
-    if a is None or b is None:
-        return b if a is None else a
-    return a + b

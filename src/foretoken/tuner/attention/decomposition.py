@@ -13,95 +13,80 @@ from dataclasses import dataclass, replace
 import torch
 from torch import Tensor
 
-from foretoken.attention import Mask, Packed, Weighting, Window, causal_mask
+from foretoken.attention import AttentionCall, Packed, Weighting, Window, causal_mask
 from foretoken.attention.kernels import kernel_attention
 from foretoken.attention.packed import Document
 from foretoken.methods.sites import SeparatePrefix
 from foretoken.tuner.attention.columns import (
     AdapterColumns,
-    BatchColumns,
+    GroupMember,
     LambdaColumn,
     PrefixKeys,
-    attend_columns,
-    in_shared_places,
+    SoftmaxTerm,
+    attend_terms,
+    softmax_terms,
 )
 from foretoken.tuner.forward.plan import Group, Phase, Plan
 
 
 def attend_decomposed(
+    call: AttentionCall,
     plan: Plan,
     cached: PrefixKeys | None,
-    columns: Sequence[AdapterColumns],
+    columns: Sequence[GroupMember],
     separate: Sequence[tuple[Group, SeparatePrefix]],
-    query: Tensor,
-    key: Tensor | None,
-    value: Tensor | None,
-    *,
-    scale: float,
-    mask: Mask,
-    weighting: Weighting,
 ) -> tuple[Tensor, Tensor | None]:
     """Let the documents of ``separate`` attend to text and prefix separately, all others as they do otherwise."""
+    terms = softmax_terms(columns, call.query)
     if all(group.index is None for group, _ in separate):
-        own = [member for _, member in separate]
-        return attend_separately(
-            plan, cached, columns, own, query, key, value, scale=scale, mask=mask, dropout=weighting.dropout
-        )
-    everything = [*([] if cached is None else [cached]), *in_shared_places(columns, query)]
-    out, after = attend_columns(everything, query, key, value, scale=scale, mask=mask, weighting=weighting)
+        return attend_separately(call, plan, cached, terms, [member for _, member in separate])
+    out, after = attend_terms(call, [*([] if cached is None else [cached]), *terms])
     for adapter in dict.fromkeys(group.adapter for group, _ in separate):
         group = next(group for group, _ in separate if group.adapter == adapter)
         new, more = attend_separately(
-            of_group(plan, group),
+            call_of_group(call, group),
+            plan_of_group(plan, group),
             None if cached is None else cached.of(group),
-            [one.alone() for one in columns if one.group.adapter == adapter],
+            [AdapterColumns((member.alone(),)) for member in columns if member.group.adapter == adapter],
             [member for other, member in separate if other.adapter == adapter],
-            group.take(query),
-            *(None if x is None else group.take(x) for x in (key, value)),
-            scale=scale,
-            mask=mask if group.index is None else mask.take(group.index),
-            dropout=weighting.dropout,
         )
         out = group.put(out, new)
         if more is not None:
-            after = group.put(query.new_zeros(query.shape[0], *more.shape[1:]) if after is None else after, more)
+            whole = call.query.new_zeros(call.query.shape[0], *more.shape[1:]) if after is None else after
+            after = group.put(whole, more)
     return out, after
 
 
 def attend_separately(
+    call: AttentionCall,
     plan: Plan,
     cached: PrefixKeys | None,
-    columns: Sequence[BatchColumns],
+    terms: Sequence[SoftmaxTerm],
     separate: Sequence[SeparatePrefix],
-    query: Tensor,
-    key: Tensor | None,
-    value: Tensor | None,
-    *,
-    scale: float,
-    mask: Mask,
-    dropout: float,
 ) -> tuple[Tensor, Tensor | None]:
     """Return the attention to the text, with the attentions to the prefix and to global keys added."""
-    of_text = Weighting(separate[0].text_kernel, dropout)
-    prefix = prefix_keys(plan, query, key, value, mask) if cached is None else cached
-    mask, key, value = mask.without_prefix(plan.prefix_here, key, value)
-    lambdas = [LambdaColumn(prefix, scale) for own in separate if own.weight(query) is None]
+    query, scale, dropout = call.query, call.scale, call.weighting.dropout
+    first = separate[0]
+    prefix = prefix_keys(call, plan) if cached is None else cached
+    mask, key, value = call.mask.without_prefix(plan.prefix_here, call.key, call.value)
+    of_text = replace(call, key=key, value=value, mask=mask, weighting=Weighting(first.text_kernel, dropout))
+    lambdas = [LambdaColumn(prefix, scale) for member in separate if member.weight(query) is None]
     after: Tensor | None = None
-    if key is None or key.shape[2] or columns:
-        local = mask.without_globals() if separate[0].global_alpha is not None and isinstance(mask, Window) else mask
-        out, after = attend_columns([*columns, *lambdas], query, key, value, scale=scale, mask=local, weighting=of_text)
+    if key is None or key.shape[2] or terms:
+        local = mask.without_globals() if first.global_alpha is not None and isinstance(mask, Window) else mask
+        out, after = attend_terms(replace(of_text, mask=local), [*terms, *lambdas])
     elif lambdas:  # nothing but the prefix: lambda is 1
         out = prefix.attended(query, kernel="exponential", scale=scale, dropout=dropout)
     else:
         out = torch.zeros_like(query)
-    for own in separate:
-        if (weight := own.weight(query)) is not None:
+    for member in separate:
+        if (weight := member.weight(query)) is not None:
             attended = prefix.attended(
-                query, kernel=own.kernel, scale=scale, dropout=dropout, projection=own.projection
+                query, kernel=member.kernel, scale=scale, dropout=dropout, projection=member.projection
             )
             out = torch.addcmul(out, weight, attended)
-        if own.global_alpha is not None and isinstance(mask, Window) and key is not None and value is not None:
-            out = out + own.global_alpha * global_attention(query, key, value, mask, scale, of_text)
+        if member.global_alpha is not None and isinstance(mask, Window) and key is not None:
+            out = out + member.global_alpha * global_attention(of_text, mask)
     return out, after
 
 
@@ -136,14 +121,12 @@ class PackedPrefixKeys(PrefixKeys):
         return torch.cat(parts, dim=2) if len(parts) > 1 else parts[0]
 
 
-def prefix_keys(plan: Plan, query: Tensor, key: Tensor | None, value: Tensor | None, mask: Mask) -> PrefixKeys:
+def prefix_keys(call: AttentionCall, plan: Plan) -> PrefixKeys:
     """Return the keys and values of a prefix that stands before the text: the first P of the sequence."""
-    here = plan.prefix_here
-    pair = mask.prefix_keys(here, query.shape[1], key, value)
-    if isinstance(mask, Packed):
-        return PackedPrefixKeys(*pair, None, documents=mask.batch.documents)
-    seen = prefix_mask(plan, query.device)
-    return PrefixKeys(*pair, seen)
+    pair = call.mask.prefix_keys(plan.prefix_here, call.query.shape[1], call.key, call.value)
+    if isinstance(call.mask, Packed):
+        return PackedPrefixKeys(*pair, None, documents=call.mask.batch.documents)
+    return PrefixKeys(*pair, prefix_mask(plan, call.query.device))
 
 
 def prefix_mask(plan: Plan, device: torch.device) -> Tensor | None:
@@ -156,16 +139,23 @@ def prefix_mask(plan: Plan, device: torch.device) -> Tensor | None:
     return mask
 
 
-def global_attention(
-    query: Tensor, key: Tensor, value: Tensor, window: Window, scale: float, weighting: Weighting
-) -> Tensor:
+def global_attention(call: AttentionCall, window: Window) -> Tensor:
     """Return the attention to the text's global keys alone: (B, H, N, K)."""
-    key, value, mask = window.global_keys(key), window.global_keys(value), window.global_mask[:, None, None]
-    kernel, dropout = weighting.kernel, weighting.dropout
-    return kernel_attention(query, key, value, kernel=kernel, scale=scale, mask=mask, dropout=dropout)
+    assert call.key is not None
+    assert call.value is not None
+    key, value, mask = window.global_keys(call.key), window.global_keys(call.value), window.global_mask[:, None, None]
+    kernel, dropout = call.weighting.kernel, call.weighting.dropout
+    return kernel_attention(call.query, key, value, kernel=kernel, scale=call.scale, mask=mask, dropout=dropout)
 
 
-def of_group(plan: Plan, group: Group) -> Plan:
+def call_of_group(call: AttentionCall, group: Group) -> AttentionCall:
+    """Return the call of one group's documents."""
+    key, value = (None if x is None else group.take(x) for x in (call.key, call.value))
+    mask = call.mask if group.index is None else call.mask.take(group.index)
+    return replace(call, query=group.take(call.query), key=key, value=value, mask=mask)
+
+
+def plan_of_group(plan: Plan, group: Group) -> Plan:
     """Return the plan as one group's documents see it."""
     size = 0 if group.index is None else group.index.shape[0]
     return replace(plan, groups=(replace(group, index=None, is_whole=False),), batch_size=size)

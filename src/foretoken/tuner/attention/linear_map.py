@@ -9,7 +9,7 @@ from peft.tuners.lora.layer import LoraLayer
 from torch import nn
 
 from foretoken.attention import LinearMap
-from foretoken.backbones.base import plain_map
+from foretoken.backbones.fast_maps import plain_map
 from foretoken.tuner.forward.plan import Group
 from foretoken.tuner.forward.sites import AroundModule
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Hashable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from enum import Enum, auto
@@ -14,6 +14,8 @@ import torch
 from torch import Tensor, nn
 
 from foretoken.attention.packed import PackedBatch
+from foretoken.attention.packed.selection import is_run, select
+from foretoken.backbones.base import PassFacts
 from foretoken.backbones.module_value import ModuleValue, Removable
 from foretoken.errors import AdapterError, did_you_mean
 from foretoken.tuner.forward.rows import RowParameters
@@ -50,8 +52,8 @@ class Group:
         """Return this group's documents of (B, ...), or of a run of tokens (1, S, ...) padded: (b, N, ...)."""
         if self.index is None:
             return x
-        if packed is not None and packed.is_run(x):
-            return packed.take(x, self.index)
+        if packed is not None and is_run(packed, x):
+            return select(packed, self.index, x.shape[1]).take(x)
         return x if self.is_whole else x.index_select(0, self.index)
 
     def put(self, x: Tensor, part: Tensor, packed: PackedBatch | None = None) -> Tensor:
@@ -59,8 +61,8 @@ class Group:
         if self.index is None:
             return part
         part = part.to(x.dtype)
-        if packed is not None and packed.is_run(x):
-            return packed.put(x, part, self.index)
+        if packed is not None and is_run(packed, x):
+            return select(packed, self.index, x.shape[1]).put(x, part)
         return part if self.is_whole else x.index_copy(0, self.index, part)
 
     def only(self, number: int) -> Group | None:
@@ -133,6 +135,7 @@ class Plan:
         entries: where the prefix, or some of it, enters before a later layer than the first: all layers before which
             it does. The layers see the plan through :meth:`at`.
         number: of the document that this is the plan for; None: for all.
+        facts: by place, what an attention has to know of this pass; it is made when the attention asks.
     """
 
     groups: tuple[Group, ...]
@@ -152,6 +155,7 @@ class Plan:
     begins: int = 0
     entries: tuple[int, ...] = ()
     number: int | None = None
+    facts: dict[Hashable, PassFacts] = field(init=False, default_factory=dict)
 
     def at(self, layer: int) -> Plan:
         """Return the plan as a layer sees it: with what has entered of the prefix.
@@ -193,17 +197,10 @@ class Plan:
         if ids is None or (packed is None and not missing):
             return ids
 
-        def fitted(ids: Tensor) -> Tensor:
-            ids = torch.nn.functional.pad(ids, (0, missing))
-            return ids if packed is None else packed.pack_text(ids)
-
-        return self.remembered(ids, fitted)
-
-    def remembered(self, ids: Tensor, change: Callable[[Tensor], Tensor]) -> Tensor | None:
-        """Return changed token ids, the same tensor for all layers."""
         known = self.memo.get(id(ids))
-        if known is None:
-            known = self.memo[id(ids)] = (ids, change(ids))
+        if known is None:  # the same tensor for all layers
+            padded = torch.nn.functional.pad(ids, (0, missing))
+            known = self.memo[id(ids)] = (ids, padded if packed is None else packed.pack_text(padded))
         return known[1]
 
     @property

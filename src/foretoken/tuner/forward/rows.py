@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
-from math import prod
+from functools import cached_property
 
 from torch import Tensor
 
@@ -28,17 +28,10 @@ class RowParameters:
     slots: tuple[int, ...]
     version: int = 0
 
-    @property
+    @cached_property
     def is_shared(self) -> bool:
         """Whether all documents have the same adapter."""
         return len(set(self.slots)) == 1
-
-    def named(self, layout: Layout) -> dict[str, Tensor]:
-        """Return (b, ...) parameters by name, views of the vectors."""
-        return {
-            name: self.values[:, start : start + prod(shape)].unflatten(1, shape) if shape else self.values[:, start]
-            for name, (start, shape) in layout.items()
-        }
 
     def spread(self, times: int) -> RowParameters:
         """Return the parameters of ``times`` sequences for each document, as beams are."""

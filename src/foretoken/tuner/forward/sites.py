@@ -47,13 +47,14 @@ class Site(nn.ModuleDict, BaseTunerLayer):
         """The pass that is under way."""
         return self.pass_state.plan
 
-    def at_work(self) -> Iterator[tuple[Group, Any]]:
-        """Yield (group, module) for the adapters at work here in the current pass."""
-        plan = self.plan
+    def at_work(self, plan: Plan | None) -> list[tuple[Group, Any]]:
+        """Return (group, module) for the adapters at work here in a pass."""
+        pairs: list[tuple[Group, Any]] = []
         for group in () if plan is None else plan.groups:
             if group.adapter in self:
                 module: Any = self[group.adapter]
-                yield group, module if group.rows is None else module.bound(group.rows)
+                pairs.append((group, module if group.rows is None else module.bound(group.rows)))
+        return pairs
 
 
 class EntrySite(Site):
@@ -77,7 +78,7 @@ class EntrySite(Site):
         the first P hidden states get ``+ P^(l)``.
         """
         plan = self.plan
-        at_work = list(self.at_work())
+        at_work = self.at_work(plan)
         if plan is None or not at_work:
             return hidden
         here, packed = plan.prefix_here, plan.packed
@@ -86,11 +87,11 @@ class EntrySite(Site):
         if enters:
             # P^(0): the zeros that StackHooks.reserve_prefix put here only kept its place. It is made inside the layer
             # because sharding, offloading and checkpointing have the layer's parameters at hand here alone.
-            prefix = self.new_prefix(plan, prefix)
+            prefix = new_prefix(plan, at_work, prefix)
         for group, entry in at_work:
             if here and group.prefix_length:
-                prefix = self.edit_prefix(prefix, group, entry)  # + P^(l) in layers l > 0
-            if text.shape[1] and (group.index is None or edits_text(entry)):
+                prefix = edit_prefix(prefix, group, entry)  # + P^(l) in layers l > 0
+            if text.shape[1] and edits_text(entry):
                 ids = plan.ids_for(text)
                 ids = None if ids is None else group.take(ids, packed)
                 text = group.put(text, entry.on_text(group.take(text, packed), ids), packed)
@@ -100,32 +101,49 @@ class EntrySite(Site):
             return packed.join(prefix, text)
         return torch.cat([prefix, text], dim=1) if here else text  # the cat of equation 1
 
-    def edit_prefix(self, prefix: Tensor, group: Group, entry: LayerEntry) -> Tensor:
-        """Let one adapter edit its own part of the (B, P, D) prefix."""
+
+def edit_prefix(prefix: Tensor, group: Group, entry: LayerEntry) -> Tensor:
+    """Let one adapter edit its own part of the (B, P, D) prefix."""
+    if group.index is None and group.prefix_length == prefix.shape[1]:  # all of it is the adapter's
+        return entry.on_prefix(prefix).to(prefix.dtype)
+    mine = group.take(prefix)
+    before, own, after = mine.split(
+        [group.offset, group.prefix_length, mine.shape[1] - group.offset - group.prefix_length], 1
+    )
+    edited = entry.on_prefix(own).to(prefix.dtype)
+    if own.shape[1] == mine.shape[1]:
+        return group.put(prefix, edited)
+    return group.put(prefix, torch.cat([before, edited, after], dim=1))
+
+
+def new_prefix(plan: Plan, at_work: Sequence[tuple[Group, LayerEntry]], prefix: Tensor) -> Tensor:
+    """Return the (B, P, D) prefix with what enters here of the adapters' prefixes, side by side.
+
+    It stays zero where a document has a shorter one.
+    """
+    if all(group.num_entering == group.prefix_length for group in plan.groups):  # nothing has entered before
+        prefix = torch.zeros_like(prefix)
+    for group, entry in at_work:
+        if not (count := group.num_entering):
+            continue
         mine = group.take(prefix)
-        before, own, after = mine.split(
-            [group.offset, group.prefix_length, mine.shape[1] - group.offset - group.prefix_length], 1
-        )
-        edited = entry.on_prefix(own).to(prefix.dtype)
-        if own.shape[1] == mine.shape[1]:
-            return group.put(prefix, edited)
-        return group.put(prefix, torch.cat([before, edited, after], dim=1))
+        new = entry.new_prefix(mine.shape[0]).to(dtype=prefix.dtype, device=prefix.device)
+        stop = group.offset + group.prefix_length
+        prefix = group.put(prefix, torch.cat([mine[:, : stop - count], new, mine[:, stop:]], dim=1))
+    return prefix
 
-    def new_prefix(self, plan: Plan, prefix: Tensor) -> Tensor:
-        """Return the (B, P, D) prefix with what enters here of the adapters' prefixes, side by side.
 
-        It stays zero where a document has a shorter one.
-        """
-        if all(group.num_entering == group.prefix_length for group in plan.groups):  # nothing has entered before
-            prefix = torch.zeros_like(prefix)
-        for group, entry in self.at_work():
-            if not (count := group.num_entering):
-                continue
-            mine = group.take(prefix)
-            new = entry.new_prefix(mine.shape[0]).to(dtype=prefix.dtype, device=prefix.device)
-            stop = group.offset + group.prefix_length
-            prefix = group.put(prefix, torch.cat([mine[:, : stop - count], new, mine[:, stop:]], dim=1))
-        return prefix
+class BeforeLayer:
+    """A pre-hook that edits what enters a layer."""
+
+    def __init__(self, site: EntrySite) -> None:
+        self.site = site
+
+    def __call__(self, layer: nn.Module, args: Arguments, kwargs: Keywords) -> tuple[Arguments, Keywords]:
+        """Edit the hidden states, however they are passed."""
+        if args:
+            return (self.site(args[0]), *args[1:]), kwargs
+        return args, {**kwargs, "hidden_states": self.site(kwargs["hidden_states"])}
 
 
 class AttentionSite(Site):
@@ -149,7 +167,7 @@ class OutputSite(Site):
     def forward(self, output: Tensor, given: Tensor, around: AroundModule) -> Tensor:
         """Output (B, ..., D_out) and input (B, ..., D_in), the hooks that have them -> new output."""
         packed = None if self.plan is None else self.plan.packed
-        for group, edit in self.at_work():
+        for group, edit in self.at_work(self.plan):
             if self.edit_of[group.adapter] is around:
                 edited = edit(group.take(output, packed), group.take(given, packed))
                 output = group.put(output, edited, packed)

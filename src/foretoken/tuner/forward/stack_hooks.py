@@ -1,9 +1,8 @@
 """One forward pass of one stack of layers: its plan, the prefix before the text, and the hooks around it.
 
 A pass goes through the hooks in this order: ``before_stack`` plans it, ``reserve_prefix`` makes room in front of the
-embedding output, or before the layer where it enters, the layer's site fills that room
-(:class:`foretoken.tuner.forward.sites.EntrySite`),
-``strip_prefix`` and ``after_stack`` take the prefix away. A causal stack runs its prefix alone before the text instead.
+embedding output, or before the layer where it enters, that layer's ``EntrySite`` fills it, ``strip_prefix`` and
+``after_stack`` take the prefix away. A causal stack runs its prefix alone before the text instead.
 
 Shapes: B batch, N text tokens, P length of the prefix, D model width.
 """
@@ -21,7 +20,6 @@ from typing import Any, TypeAlias
 import torch
 from torch import Tensor, nn
 from torch.utils.hooks import RemovableHandle
-from transformers.utils import ModelOutput
 
 from foretoken.backbones.base import Backbone, Stack, unchanged
 from foretoken.backbones.masks import prefix_without_positions, with_positions
@@ -30,6 +28,7 @@ from foretoken.backbones.pooling import POOLING
 from foretoken.methods.dimensions import Dimensions
 from foretoken.methods.sites import LayerEntry
 from foretoken.tuner.forward.mixed_batch import hook_names
+from foretoken.tuner.forward.outputs import Output, last_states, to_text, without_prefix
 from foretoken.tuner.forward.plan import (
     PassState,
     Phase,
@@ -44,7 +43,6 @@ from foretoken.tuner.forward.rows import RowParameters
 from foretoken.tuner.forward.sites import NAME, EntrySite, Site
 
 PREFIX = "_foretoken_prefix"  # where a key-value cache remembers the prefix that it was begun with
-Output: TypeAlias = Tensor | tuple[Any, ...] | ModelOutput  # of a stack, or of a module in it
 KeyValues: TypeAlias = dict[int, tuple[Tensor, Tensor]]  # by layer: (B or 1, H_kv, P, K) each
 
 
@@ -130,6 +128,7 @@ class StackHooks:
         if self.is_prefix_only():
             return None
         kwargs = {**kwargs, **dict(zip(self.argument_names, args, strict=False))}
+        # from here to `after_stack` all that acts in the stack reads who uses what from this one plan
         plan = self.pass_state.plan = self.make_plan(kwargs)
         self.pass_state.frozen_text = None
         self.model.attach_attention_again()
@@ -142,6 +141,8 @@ class StackHooks:
             # the prefix sees no text: one short pass gives the keys and values that every text then sees
             self.pass_state.plan = replace(plan, phase=Phase.PREFIX_CACHED, prefix_kv=self.prefix_kv(plan, kwargs))
             return (), kwargs
+        # a bidirectional prefix runs with the text; where it enters behind the embeddings, the stack makes its masks
+        # of longer inputs, and where it enters later every attention extends them
         mask, is_late = kwargs.get("attention_mask"), bool(plan.entries) or not self.stack.entry
         self.pass_state.plan = replace(
             plan,
@@ -198,8 +199,7 @@ class StackHooks:
 
     def prefix_lengths_of(self, adapter: str) -> tuple[int, ...]:
         """Return the length of the prefix that an adapter has before this stack's text at every layer."""
-        lengths = [0 if entry is None else entry.prefix_length for entry in self.entries(adapter)]
-        return tuple(accumulate(lengths, max))
+        return tuple(accumulate((0 if entry is None else entry.prefix_length for entry in self.entries(adapter)), max))
 
     def is_position_free(self, adapter: str) -> bool:
         """Tell whether an adapter's prefix is scored with queries that are not rotated."""
@@ -239,10 +239,10 @@ class StackHooks:
         """Run the prefix alone: once for all documents where nothing distinguishes these."""
         is_alike = plan.is_prefix_shared and not self.module.training and self.stack.cross is None
         size = 1 if is_alike else plan.batch_size
-        dtype = compute_type(self.layers[0])
         shape = (size, plan.prefix_length, self.model.dimensions.hidden_size)
         # zeros, as the first layer's site puts the prefix in their place
-        given = {"inputs_embeds": torch.zeros(shape, dtype=dtype, device=plan.device), "use_cache": False}
+        zeros = torch.zeros(shape, dtype=compute_type(self.layers[0]), device=plan.device)
+        given = {"inputs_embeds": zeros, "use_cache": False}
         if self.stack.takes_positions:
             given |= prefix_without_positions(size, plan.prefix_length, plan.device)
         for name in ("encoder_hidden_states", "encoder_attention_mask"):
@@ -319,8 +319,7 @@ class StackHooks:
         plan, first, self.pass_state.plan = self.plan_at_end, self.first_entry, None
         if plan is None or not plan.prefix_here:
             return output
-        if not self.stack.end:
-            output = self.without_prefix(output, plan)
+        output = output if self.stack.end else self.without_prefix(output, plan)
         text = output[0].shape[1]
         if isinstance(output, tuple):
             return tuple(to_text(x, plan.prefix_length, text, first) if isinstance(x, tuple) else x for x in output)
@@ -385,24 +384,6 @@ class CheckpointReplay:
                 handle.remove()
 
 
-def last_states(output: Output) -> Tensor:
-    """Return the last hidden states in a stack's output."""
-    if isinstance(output, Tensor):
-        return output
-    states: Tensor = output[0] if isinstance(output, tuple) else output["last_hidden_state"]
-    return states
-
-
-def without_prefix(output: Output, length: int) -> Output:
-    """Take the prefix from the front of a stack's output: a tensor, a tuple, or a ModelOutput."""
-    if isinstance(output, Tensor):
-        return output[:, length:]
-    if isinstance(output, tuple):
-        return (output[0][:, length:], *output[1:])
-    output["last_hidden_state"] = output["last_hidden_state"][:, length:]
-    return output
-
-
 def reserve_prefix(hidden: Tensor, plan: Plan) -> Tensor:
     """(B, N, D) -> (B, P + N, D), zeros where the prefix will be; or a packed (1, T, D) -> (1, S, D).
 
@@ -412,15 +393,3 @@ def reserve_prefix(hidden: Tensor, plan: Plan) -> Tensor:
     if plan.packed is None:
         return nn.functional.pad(hidden, (0, 0, plan.prefix_here, 0))
     return plan.packed.join(hidden.new_zeros(plan.batch_size, plan.prefix_here, hidden.shape[-1]), hidden)
-
-
-def to_text(states: tuple[Tensor, ...], length: int, text: int, first: int | None) -> tuple[Tensor, ...]:
-    """Take the prefix from the front of (B, P + N, D) states, N >= ``text`` (BigBird pads them); keep anything else.
-
-    The states that enter the layers up to ``first``, where the prefix enters, have none.
-    """
-
-    def has_prefix(number: int, x: Tensor) -> bool:
-        return x.dim() == 3 and x.shape[1] >= length + text and (first is None or number > first)
-
-    return tuple(x[:, length:] if has_prefix(number, x) else x for number, x in enumerate(states))

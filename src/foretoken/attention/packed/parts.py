@@ -1,0 +1,150 @@
+"""The documents of a run by themselves: those of like length together, or each alone.
+
+Attention that is computed padded grows with the square of the longest document: a batch of one long document and many
+short ones costs as if all were long. Here they are taken apart, and put together again.
+
+Shapes: B documents, P virtual tokens before each, n tokens of one, N tokens of the padded texts, S tokens of the run.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from functools import cached_property
+
+import torch
+from torch import Tensor
+
+from foretoken.attention.kernels import seen_by
+from foretoken.attention.packed.layout import Document, PackedBatch
+
+SHORT = 64  # tokens up to which documents are padded together whatever their lengths
+ALIKE = 2 / 3  # of the longest one's length: from there on documents are padded together
+APART_FROM = 20_000  # scores with padding, for each document: so many take longer than a call of its own
+
+
+@dataclass(frozen=True, eq=False)
+class Parts:
+    """The documents of a run in batches that are padded by themselves.
+
+    Attributes:
+        batches: how each is packed, a run of its own.
+        places: (S',) where the tokens of each stand in the whole run; empty for a single batch, which is all of it.
+    """
+
+    batches: tuple[PackedBatch, ...]
+    places: tuple[Tensor, ...] = ()
+
+    def split(self, x: Tensor) -> list[Tensor]:
+        """(1, S, ...) -> the run of each batch (1, S', ...)."""
+        return [x.index_select(1, places) for places in self.places] if self.places else [x]
+
+    def join(self, runs: list[Tensor]) -> Tensor:
+        """Put the runs back: (1, S', ...) each -> (1, S, ...)."""
+        return torch.cat(runs, dim=1).index_select(1, self.back) if self.places else runs[0]
+
+    @cached_property
+    def back(self) -> Tensor:
+        """(S,) where each token of the whole run stands behind one another's."""
+        return torch.cat(self.places).argsort()
+
+
+def alike(batch: PackedBatch) -> Parts:
+    """Return batches of documents of like length, which have little padding and all of the prefix."""
+    return batch.remembered(lambda: find_alike(batch), "alike")
+
+
+def find_alike(batch: PackedBatch) -> Parts:
+    """Do :func:`alike`, the longest documents first."""
+    sizes = batch.sizes
+    groups: list[list[int]] = []
+    for number in sorted(range(batch.size), key=sizes.__getitem__, reverse=True):
+        longest = sizes[groups[-1][0]] if groups else 0
+        if groups and (longest <= SHORT or sizes[number] > ALIKE * longest):
+            groups[-1].append(number)
+        else:
+            groups.append([number])
+    if len(groups) < 2:
+        return Parts((batch,))
+    parts = [of_documents(batch, numbers) for numbers in groups]
+    return Parts(tuple(part for part, _ in parts), tuple(places for _, places in parts))
+
+
+def of_documents(batch: PackedBatch, numbers: list[int]) -> tuple[PackedBatch, Tensor]:
+    """Return some documents packed by themselves, and where their tokens stand in the run."""
+    device, length = batch.index.device, batch.prefix_length
+    chosen = [batch.documents[number] for number in numbers]
+    longest = max(1, *(document.stop - document.start for document in chosen))
+    documents, index, begin = [], [], 0
+    places = [torch.arange(length, device=device) + number * length for number in numbers]
+    for row, document in enumerate(chosen):
+        count, nothing = document.stop - document.start, torch.empty(0, dtype=torch.long, device=device)
+        documents.append(Document(begin, begin + count, nothing, document.masked, document.masked))
+        index.append(torch.arange(count, device=device) + row * longest)
+        places.append(torch.arange(document.start, document.stop, device=device) + batch.text_start)
+        begin += count
+    return PackedBatch(length, longest, tuple(documents), torch.cat(index)), torch.cat(places)
+
+
+def pays_apart(batch: PackedBatch) -> bool:
+    """Tell whether the attention of each document by itself takes less time than that of the padded batch."""
+    sizes = batch.sizes
+    padded = len(sizes) * batch.length**2 - sum(size**2 for size in sizes)
+    return padded > APART_FROM * len(sizes)
+
+
+@dataclass(frozen=True, eq=False)
+class OneByOne:
+    """The documents of a run one by one, each with its prefix before it.
+
+    Attributes:
+        sizes: P + n of each.
+        masks: for each what its tokens see of it, broadcastable to (1, 1, n, n), or None for all; whether it is causal.
+        order: (S,) the places of the run, document by document; None where they are in order.
+        back: (S,) where each place of the run is among those.
+    """
+
+    sizes: list[int]
+    masks: list[tuple[Tensor | None, bool]]
+    order: Tensor | None = None
+    back: Tensor | None = None
+
+    def split(self, x: Tensor) -> tuple[Tensor, ...]:
+        """(1, S, ...) -> (1, P + n, ...) each."""
+        return (x if self.order is None else x.index_select(1, self.order)).split(self.sizes, dim=1)
+
+    def join(self, parts: Sequence[Tensor]) -> Tensor:
+        """Put them back: (1, P + n, ...) each -> (1, S, ...)."""
+        x = torch.cat(list(parts), dim=1)
+        return x if self.back is None else x.index_select(1, self.back)
+
+
+def one_by_one(batch: PackedBatch) -> OneByOne:
+    """Return the documents of a run one by one."""
+    return batch.remembered(lambda: find_one_by_one(batch), "one by one")
+
+
+def find_one_by_one(batch: PackedBatch) -> OneByOne:
+    """Do :func:`one_by_one`."""
+    length, device = batch.prefix_length, batch.index.device
+    sizes, masks = [length + size for size in batch.sizes], [mask_of(batch, number) for number in range(batch.size)]
+    if not length:
+        return OneByOne(sizes, masks)
+    prefix = torch.arange(batch.text_start, device=device).unflatten(0, (batch.size, length))
+    text = torch.arange(batch.text_start, batch.text_start + len(batch.index), device=device).split(batch.sizes)
+    order = torch.cat([part for pair in zip(prefix, text, strict=True) for part in pair])
+    return OneByOne(sizes, masks, order, order.argsort())
+
+
+def mask_of(batch: PackedBatch, number: int) -> tuple[Tensor | None, bool]:
+    """Return the mask of one document, None where all is seen, and whether it is the causal one."""
+    place = batch.place_of(number)
+    if batch.mask is not None:
+        own = batch.mask.expand(batch.size, -1, -1, -1)[number : number + 1, :, place, place]
+        seen = seen_by(own)
+        return own, bool((seen == torch.ones_like(seen).tril()).all())
+    if batch.key_mask is None:
+        return None, False
+    prefix, text = batch.key_mask[number : number + 1].tensor_split([batch.prefix_length], dim=-1)
+    seen = torch.cat([prefix, text[..., place]], dim=-1)
+    return None if bool(seen.all()) else seen, False

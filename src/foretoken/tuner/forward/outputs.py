@@ -1,0 +1,43 @@
+"""What a stack returns, with the prefix taken from its front.
+
+Shapes: B batch, N text tokens, P length of the prefix, D model width.
+"""
+
+from __future__ import annotations
+
+from typing import Any, TypeAlias
+
+from torch import Tensor
+from transformers.utils import ModelOutput
+
+Output: TypeAlias = Tensor | tuple[Any, ...] | ModelOutput  # of a stack, or of a module in it
+
+
+def last_states(output: Output) -> Tensor:
+    """Return the last hidden states in a stack's output."""
+    if isinstance(output, Tensor):
+        return output
+    states: Tensor = output[0] if isinstance(output, tuple) else output["last_hidden_state"]
+    return states
+
+
+def without_prefix(output: Output, length: int) -> Output:
+    """Take the prefix from the front of a stack's output: a tensor, a tuple, or a ModelOutput."""
+    if isinstance(output, Tensor):
+        return output[:, length:]
+    if isinstance(output, tuple):
+        return (output[0][:, length:], *output[1:])
+    output["last_hidden_state"] = output["last_hidden_state"][:, length:]
+    return output
+
+
+def to_text(states: tuple[Tensor, ...], length: int, text: int, first: int | None) -> tuple[Tensor, ...]:
+    """Take the prefix from the front of (B, P + N, D) states, N >= ``text`` (BigBird pads them); keep anything else.
+
+    The states that enter the layers up to ``first``, where the prefix enters, have none.
+    """
+
+    def has_prefix(number: int, x: Tensor) -> bool:
+        return x.dim() == 3 and x.shape[1] >= length + text and (first is None or number > first)
+
+    return tuple(x[:, length:] if has_prefix(number, x) else x for number, x in enumerate(states))
