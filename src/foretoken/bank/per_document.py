@@ -22,7 +22,7 @@ from foretoken.tuner.forward.rows import Layout, RowParameters
 from foretoken.tuner.forward.sites import edits_text
 
 
-class Method(nn.Module):
+class BankedMethod(nn.Module):
     """A method of a module as a module's ``forward``, which is what ``functional_call`` calls."""
 
     def __init__(self, module: nn.Module, name: str) -> None:
@@ -57,7 +57,7 @@ class RowCalls:
         self.constants = {f"module.{name}": value for name, value in constants.items()}
         self.layout = {f"module.{name}": place for name, place in layout.items()}
         self.own = own
-        self.methods: dict[str, Method] = {}
+        self.methods: dict[str, BankedMethod] = {}
 
     def part(self, path: str) -> RowCalls:
         """Return the calls of a module inside the module."""
@@ -65,7 +65,7 @@ class RowCalls:
             return self
         inner = f"module.{path}."
         layout = {name.removeprefix(inner): place for name, place in self.layout.items() if name.startswith(inner)}
-        own = None if self.own is None else Parts(self.own, path)
+        own = None if self.own is None else BankedParts(self.own, path)
         return RowCalls(self.module.get_submodule(path), layout, own)
 
     def __call__(self, rows: RowParameters, name: str, *args: Any, training: bool = False) -> Any:
@@ -74,7 +74,7 @@ class RowCalls:
             return self.one_by_one(self.own, rows, name, args)
         method = self.methods.get(name)
         if method is None:
-            method = self.methods[name] = Method(self.module, name)
+            method = self.methods[name] = BankedMethod(self.module, name)
         if method.training is not training:
             method.train(training)
         parameters = rows.named(self.layout)
@@ -106,7 +106,7 @@ class RowCalls:
         return torch.cat(results)[order]
 
 
-class Parts(Mapping[int, nn.Module]):
+class BankedParts(Mapping[int, nn.Module]):
     """The modules at one path inside each of several modules."""
 
     def __init__(self, whole: Mapping[int, nn.Module], path: str) -> None:

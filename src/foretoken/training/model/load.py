@@ -30,7 +30,7 @@ from transformers import (
 )
 
 from foretoken.backbones import BACKBONES
-from foretoken.data.problems import OF_TEXTS
+from foretoken.data.problems import Rows
 from foretoken.errors import BackboneError, ConfigError, ForetokenError, cut, quoted
 from foretoken.lengthening import lengthen, resolve_source
 from foretoken.options import Errors, Values, build
@@ -178,7 +178,7 @@ def suitable_head(source: str, problem: Problem) -> HeadOptions | None:
     is_encoder = family is not None and [stack.is_causal for stack in family.stacks] == [False]
     if saved is not None or not is_encoder:
         return saved
-    if problem.name in OF_TEXTS:
+    if problem.facts.rows is Rows.TEXTS:
         return HeadOptions()
     return HeadOptions(pool="mean", hidden=True) if pooling_mode(source) == "mean" else None
 
