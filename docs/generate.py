@@ -345,7 +345,7 @@ def metrics() -> Iterator[str]:
     binary = set(metric_names(2)) - set(metric_names(3))
 
     def owners(name: str, problems: tuple[str, ...]) -> str:
-        if problems == PROBLEMS:
+        if problems == tuple(PROBLEMS):
             return "all"
         two = " (two labels)" if name in binary else ""
         return ", ".join(p + two if p == "classification" else p for p in problems) or "some tasks of classification"

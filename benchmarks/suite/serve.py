@@ -34,13 +34,13 @@ from foretoken.serving.compute import MixedBank
 from foretoken.serving.engine import Engine, Limits, Request
 from foretoken.serving.errors import BusyError
 from foretoken.serving.store import Store
-from foretoken.serving.tasks import Classify, Document, Prediction
+from foretoken.serving.tasks import Classify, Document, TextPrediction
 
 AT_ONCE = 64  # requests that wait at a time
 SPECIAL = ["[PAD]", "[UNK]", "[CLS]", "[SEP]"]
 # however slow the machine is, all are answered
 PATIENT = Limits(rows_waiting=10**6, seconds_waiting=3600, seconds_expected=3600)
-Waiting = Future[list[Prediction]]
+Waiting = Future[list[TextPrediction]]
 
 
 def plan(options: Options) -> list[Part]:

@@ -16,17 +16,13 @@ from foretoken import PrefixPropagationConfig, PrefixTuningConfig, PromptTuningC
 
 from support import tiny
 from support.table import adapted, train_with_checkpointing
+from support.tiny import run
 
 CONFIGS = (PrefixPropagationConfig, PrefixTuningConfig, PromptTuningConfig)
 ONE_PER_KIND = tuple(f for f in tiny.FAMILIES if f not in ("xlm-roberta", "camembert", "big_bird, full", "qwen2"))
 WITH_POSITIONS = tuple(f for f in tiny.FAMILIES if f not in ("t5", "deberta-v2"))  # these know distances only
 WINDOWED = ("mistral", "gemma3_text", "modernbert", "longformer", "big_bird", "led")
 LANGUAGE_MODELS = ("MASKED_LM", "CAUSAL_LM", "SEQ_2_SEQ_LM")  # their heads come with the backbone
-
-
-def run(model, inputs, **kwargs):
-    with torch.no_grad():
-        return tiny.first(model.eval()(**inputs, **kwargs))
 
 
 def prefixed(family, config=PrefixTuningConfig, task=None, **options):

@@ -9,13 +9,9 @@ from foretoken.errors import BackboneError
 
 from support import tiny
 from support.table import adapted
+from support.tiny import run
 
 INTERFACE = ("bert", "distilbert", "modernbert", "gpt2", "llama", "gemma3_text", "bart")
-
-
-def run(model, inputs):
-    with torch.no_grad():
-        return tiny.first(model(**inputs))
 
 
 @pytest.mark.parametrize("family", INTERFACE)

@@ -12,11 +12,7 @@ from foretoken.methods.table import METHODS as METHOD_TABLE
 
 from support import tiny
 from support.table import CELLS, CHANGING, EMPTY, NEUTRAL, ROWS, adapted
-
-
-def run(model, inputs, **kwargs):
-    with torch.no_grad():
-        return tiny.first(model(**inputs, **kwargs))
+from support.tiny import run
 
 
 def assert_close(a, b, atol=2e-5):

@@ -20,13 +20,9 @@ from foretoken.errors import AdapterError, BackboneError, ConfigError
 
 from support import tiny
 from support.table import EMPTY, ROWS, adapted
+from support.tiny import run as logits
 
 FAMILIES = ("bert", "longformer")  # one through transformers' attention interface, one through a module of ours
-
-
-def logits(model, inputs, **kwargs):
-    with torch.no_grad():
-        return model.eval()(**inputs, **kwargs).logits
 
 
 def prefix(**kwargs):

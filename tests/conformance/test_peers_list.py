@@ -29,6 +29,7 @@ from foretoken.errors import AdapterError
 
 from support import tiny
 from support.table import EMPTY, METHODS, ROWS, adapted
+from support.tiny import run
 
 FAMILIES = ("bert", "longformer", "llama", "t5")  # one per way of getting rows and columns into the attention
 PREFIXES = ("prefix-propagation", "prefix-tuning")
@@ -39,11 +40,6 @@ def cells(others):
     """Return every method on BERT, and those that ``others`` takes on the other families."""
     every = [(method, family) for family in FAMILIES for method in METHODS if (method, family) not in EMPTY]
     return [(method, family) for method, family in every if family == "bert" or method == EVERY_SITE or others(method)]
-
-
-def run(model, inputs, **kwargs):
-    with torch.no_grad():
-        return tiny.first(model.eval()(**inputs, **kwargs))
 
 
 def made(method, family, task=None, **options):

@@ -11,16 +11,12 @@ from foretoken.errors import AdapterError
 
 from support import tiny
 from support.table import EMPTY, ROWS
+from support.tiny import run
 
 # peft says so of every second adapter that transformers attaches
 pytestmark = pytest.mark.filterwarnings("ignore:Already found a `peft_config` attribute:UserWarning")
 FAMILIES = ("bert", "longformer", "llama", "bart")
 CELLS = [(method, family) for family in FAMILIES for method in ROWS if (method, family) not in EMPTY]
-
-
-def run(model, inputs):
-    with torch.no_grad():
-        return tiny.first(model.eval()(**inputs))
 
 
 def frozen(family):

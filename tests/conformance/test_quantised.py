@@ -12,6 +12,7 @@ from foretoken.errors import BackboneError
 
 from support import tiny
 from support.table import adapted
+from support.tiny import run as logits
 
 bitsandbytes = pytest.mark.skipif(find_spec("bitsandbytes") is None, reason="bitsandbytes is missing: pip install it")
 torchao = pytest.mark.skipif(
@@ -66,11 +67,6 @@ def quantised(family):
         filter_fn=lambda module, path: isinstance(module, nn.Linear) and "pooler" not in path,
     )
     return model
-
-
-def logits(model, inputs):
-    with torch.no_grad():
-        return model.eval()(**inputs).logits
 
 
 def step(model, family):

@@ -14,6 +14,7 @@ from foretoken import StackConfig
 
 from support import tiny
 from support.table import EMPTY, METHODS, ROWS
+from support.tiny import run
 
 BASE = "__base__"
 
@@ -23,11 +24,6 @@ def stacked(method, family):
     config = ROWS[method]()
     members = config.configs if isinstance(config, StackConfig) else [config]
     return StackConfig(task_type=tiny.main_task(family), configs=members)
-
-
-def run(model, inputs, **options):
-    with torch.no_grad():
-        return tiny.first(model.eval()(**inputs, **options))
 
 
 def alone(method, family, seed, inputs):

@@ -10,7 +10,7 @@ from foretoken.serving.engine import Engine, Request
 from foretoken.serving.tasks import Classify, Document
 
 from support.saved import LABELS
-from support.served import make_store, serving
+from support.served import make_store, ok, serving
 from support.served_questions import ASKED, CHOSEN, save
 
 CONTEXTS = ["word1 lunch word2", " ".join(f"word{n % 40}" for n in range(70)) + " prize", "winner  word3,word4"]
@@ -40,11 +40,6 @@ def chosen(tmp_path_factory):
 def server(folders):
     with serving(make_store(*folders)) as (address, _), httpx.Client(base_url=address, timeout=60) as client:
         yield client
-
-
-def ok(answer):
-    assert answer.status_code == 200, answer.text
-    return answer.json()
 
 
 def predicted(folder, columns):

@@ -25,7 +25,7 @@ from foretoken.serving.http.metrics import MOST_LABELS, Metrics
 from foretoken.serving.http.server import start_engine
 from foretoken.serving.http.settings import ServerSettings
 
-from support.served import make_store, serving
+from support.served import make_store, ok, serving
 from support.served_questions import save
 
 TEXTS = ["lunch word1 word2", "prize " * 20, "word7 winner"]
@@ -55,11 +55,6 @@ def predicted(adapters):
         return predict_rows(load_for_inference(adapters[1][name]), table)[0]
 
     return of
-
-
-def ok(answer):
-    assert answer.status_code == 200, answer.text
-    return answer.json()
 
 
 def probabilities(answer):

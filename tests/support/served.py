@@ -122,6 +122,12 @@ class HeldBank(MixedBank):
         self.entered.clear()
 
 
+def ok(answer):
+    """Return what the server answered."""
+    assert answer.status_code == 200, answer.text
+    return answer.json()
+
+
 @contextmanager
 def started(*words):
     """Run `foretoken serve` in a process of its own; yield it with the line that it prints when it answers."""

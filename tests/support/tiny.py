@@ -267,6 +267,12 @@ def first(output):
     raise AssertionError(f"no logits in {list(output)}")
 
 
+def run(model, inputs, **options):
+    """Return what a model computes of a batch when it is not trained."""
+    with torch.no_grad():
+        return first(model.eval()(**inputs, **options))
+
+
 def shaken(model, scale=0.7, seed=3):
     """Give every parameter of foretoken a random value, so that nothing is neutral by chance."""
     generator = torch.Generator().manual_seed(seed)

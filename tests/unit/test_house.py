@@ -3,19 +3,28 @@
 import ast
 import inspect
 import re
-from collections import defaultdict
-from graphlib import CycleError, TopologicalSorter
+from collections import Counter, defaultdict
+from graphlib import TopologicalSorter
 
 import grimp
 import pytest
 
 import foretoken
+from foretoken.data import problems
+from foretoken.data.problems import PROBLEMS
 
 from support.count import AT_MOST, ROOT, code_lines, lines_of
 
 SOURCE = ROOT / "src"
 FILES = sorted(SOURCE.rglob("*.py"))
 MOST_FILES = 16  # in one folder
+TWICE = {"Document", "EncoderPacks", "Engine", "PackingLayer", "Parts", "Words"}
+PROBLEM_NAMES = {*PROBLEMS, *(key for key, value in vars(problems).items() if value in [*PROBLEMS])}
+ELSEWHERE = {  # words of configs, of heads, and of a file that stands alone
+    "foretoken/bank/bank.py": 1,
+    "foretoken/exporting/read.py": 2,
+    "foretoken/training/run/card.py": 1,
+}
 
 
 def named(name):
@@ -47,27 +56,6 @@ def test_neither_files_nor_rooms_import_each_other_in_a_circle():
     assert not circles_between_rooms(graph)
 
 
-def test_circles_would_be_seen(tmp_path, monkeypatch):
-    package = tmp_path / "round"
-    for name, text in (
-        ("one/__init__.py", ""),
-        ("one/upper.py", "from typing import TYPE_CHECKING\nif TYPE_CHECKING:\n    from round.two import upper\n"),
-        ("one/lower.py", ""),
-        ("two/__init__.py", ""),
-        ("two/upper.py", "def late():\n    from round.one import lower\n    return lower\n"),
-        ("__init__.py", ""),
-    ):
-        (package / name).parent.mkdir(parents=True, exist_ok=True)
-        (package / name).write_text(text)
-    monkeypatch.syspath_prepend(tmp_path)
-    graph = grimp.build_graph("round", cache_dir=None)
-    files_in_order(graph)
-    assert circles_between_rooms(graph).keys() == {"round"}
-    graph.add_import(importer="round.one.lower", imported="round.two.upper")
-    with pytest.raises(CycleError, match="nodes are in a cycle"):
-        files_in_order(graph)
-
-
 @pytest.mark.parametrize("folder", AT_MOST)
 def test_the_house_stays_small(folder):
     lines = lines_of(folder)
@@ -82,6 +70,30 @@ def test_folders_are_small():
     del folders["foretoken_cli/verbs"]  # a file a verb, found by its name
     full = {folder: len(names) for folder, names in folders.items() if len(names) > MOST_FILES}
     assert not full
+
+
+def test_a_class_has_a_name_of_its_own():
+    names = Counter(
+        node.name for file in FILES for node in ast.walk(ast.parse(file.read_text())) if isinstance(node, ast.ClassDef)
+    )
+    assert {name for name, count in names.items() if count > 1} <= TWICE
+
+
+def test_only_a_problem_is_asked_its_name():
+    found = Counter(
+        file.relative_to(SOURCE).as_posix()
+        for file in FILES
+        for node in ast.walk(ast.parse(file.read_text(encoding="utf-8")))
+        if isinstance(node, ast.Compare) and any(is_problem(part) for part in ast.walk(node))
+    )
+    assert found == ELSEWHERE
+
+
+def is_problem(node):
+    """Tell whether a part of an expression is a problem's name, or the constant of it."""
+    if isinstance(node, ast.Name):
+        return node.id.isupper() and node.id in PROBLEM_NAMES
+    return isinstance(node, ast.Constant) and node.value in PROBLEMS
 
 
 def test_signatures_are_typed():

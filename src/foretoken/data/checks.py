@@ -13,7 +13,7 @@ from foretoken.data.documents import Corpus, Document, Example, like_known, show
 from foretoken.data.examples import OUTSIDE, TaggedExample, mark_entities
 from foretoken.data.label_sets import label_counts, label_sets
 from foretoken.data.options import DataOptions
-from foretoken.data.problems import CLASSIFICATION, MULTI_LABEL, REGRESSION, TOKEN_CLASSIFICATION
+from foretoken.data.problems import PROBLEMS, Answer, names_of_problems
 from foretoken.data.splits import groups_by_class, text_key
 from foretoken.errors import ConfigError, DataError
 
@@ -31,16 +31,17 @@ def names_of(corpus: Corpus, positive: str | None = None) -> list[str]:
     """
     if "train" not in corpus.splits:
         raise DataError(f"the data have the splits {', '.join(corpus.splits)} but no train split; name one with train")
-    if corpus.problem == CLASSIFICATION:
+    answer = PROBLEMS[corpus.problem].answer
+    if answer is Answer.CLASS:
         return _positive_last(_classes(corpus), corpus, positive)
     if positive is not None:
         raise ConfigError(f"data.positive is for classification, got data for {corpus.problem}; leave it out")
-    if corpus.problem == MULTI_LABEL:
+    if answer is Answer.LABELS:
         return _classes(corpus)
-    if corpus.problem == REGRESSION:
+    if answer is Answer.NUMBER:
         _refuse_one_value(corpus.splits["train"], corpus.label_names or ["label_column"])
         return list(corpus.label_names or ())
-    return tag_names(corpus.splits) if corpus.problem == TOKEN_CLASSIFICATION else []
+    return tag_names(corpus.splits) if answer is Answer.TAGS else []
 
 
 def tag_names(splits: Mapping[str, Sequence[TaggedExample]]) -> list[str]:
@@ -81,10 +82,9 @@ def keep_labels(corpus: Corpus, labels: Sequence[str] | None) -> Corpus:
     """
     if labels is None:
         return corpus
-    if corpus.problem not in (CLASSIFICATION, MULTI_LABEL):
-        raise ConfigError(
-            f"labels is for {CLASSIFICATION} and {MULTI_LABEL}, got data for {corpus.problem}; leave it out"
-        )
+    if not PROBLEMS[corpus.problem].has_classes:
+        allowed = " and ".join(names_of_problems(Answer.CLASS, Answer.LABELS))
+        raise ConfigError(f"labels is for {allowed}, got data for {corpus.problem}; leave it out")
     present = sort_labels(name for documents in corpus.splits.values() for item in documents for name in item.classes)
     for label in labels:
         if label not in present:
@@ -101,11 +101,11 @@ def merge_rare(corpus: Corpus, options: DataOptions) -> tuple[Corpus, dict[str, 
 
     Different documents of train count; with folds, which pool the splits, of all of them.
     """
-    if options.min_documents is None or corpus.problem not in (CLASSIFICATION, MULTI_LABEL):
+    if options.min_documents is None or not PROBLEMS[corpus.problem].has_classes:
         return corpus, {}
     counted = corpus.splits if options.folds is not None else {"train": corpus.splits.get("train", ())}
     documents = [document for documents in counted.values() for document in documents]
-    has_sets = corpus.problem == MULTI_LABEL
+    has_sets = PROBLEMS[corpus.problem].answer is Answer.LABELS
     counts = label_counts(label_sets([text_key(item.content) for item in documents], documents)) if has_sets else {}
     groups = {} if has_sets else groups_by_class(documents, are_mixed=options.group_column is not None)
 
@@ -177,9 +177,7 @@ def refuse_labels_beyond_train(splits: Mapping[str, Sequence[Document]], names: 
 
 def refuse_unknown(problem: str, names: Sequence[str], example: Example) -> None:
     """Raise a DataError for an example with a class or tag that is none of the names."""
-    if problem not in _LABELS:
-        return
-    what, labels_of = _LABELS[problem]
+    what, labels_of = _LABELS.get(PROBLEMS[problem].answer, ("", lambda _: ()))
     for label in labels_of(example):
         if label not in names:
             raise DataError(
@@ -188,10 +186,10 @@ def refuse_unknown(problem: str, names: Sequence[str], example: Example) -> None
             )
 
 
-_LABELS: dict[str, tuple[str, Callable[[Any], Iterable[str]]]] = {
-    CLASSIFICATION: ("label", lambda document: document.classes),
-    MULTI_LABEL: ("label", lambda document: document.classes),
-    TOKEN_CLASSIFICATION: ("tag", lambda sentence: sentence.tags),
+_LABELS: dict[Answer, tuple[str, Callable[[Any], Iterable[str]]]] = {
+    Answer.CLASS: ("label", lambda document: document.classes),
+    Answer.LABELS: ("label", lambda document: document.classes),
+    Answer.TAGS: ("tag", lambda sentence: sentence.tags),
 }
 
 

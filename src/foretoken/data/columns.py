@@ -15,7 +15,7 @@ from typing import Any, Literal
 
 from foretoken.data.documents import number_of, shown
 from foretoken.data.options import DataOptions
-from foretoken.data.problems import CLASSIFICATION, MULTI_LABEL, REGRESSION, TOKEN_CLASSIFICATION
+from foretoken.data.problems import PROBLEMS, Answer, Rows
 from foretoken.data.readers.files import is_folder, is_there, local_path
 from foretoken.data.readers.folders import is_saved_dataset, training_files
 from foretoken.data.readers.hub import first_rows, hub_name
@@ -79,7 +79,7 @@ def own_columns(options: DataOptions) -> ColumnNames:
     Raises:
         DataError: there is a doubt; the message has the options that end it, to be copied.
     """
-    if options.problem == TOKEN_CLASSIFICATION:
+    if PROBLEMS[options.problem].rows is Rows.WORDS:
         return _tag_columns(options)
     if (options.text or options.group_column) and not (_files(options) or _through_datasets(options)):
         raise DataError(
@@ -122,7 +122,7 @@ def read_as(options: DataOptions, looks: Sequence[Look]) -> dict[str | None, str
         DataError: there is a doubt; the message has the options that end it, to be copied.
     """
     columns = own_columns(options)
-    if options.problem == TOKEN_CLASSIFICATION and looks:
+    if PROBLEMS[options.problem].rows is Rows.WORDS and looks:
         roles = roles_of(str(options.train or options.path), [look.name for look in looks], columns)
         return {roles.words: "words", roles.tags: "tags", roles.sentence: "sentence", roles.document: "document"}
     said = dict.fromkeys(columns.label_columns or (columns.label,), "label")
@@ -139,7 +139,7 @@ def looks_of(rows: Sequence[Mapping[str, Any]]) -> list[Look]:
 def sample(options: DataOptions) -> tuple[str, list[Mapping[str, Any]]]:
     """Return where the training rows of one's own tables are, and the first of them; none of folders of texts."""
     table, files = _through_datasets(options), _files(options)
-    is_tagged = options.problem == TOKEN_CLASSIFICATION  # whose lists of spans are no columns of their own
+    is_tagged = PROBLEMS[options.problem].rows is Rows.WORDS  # whose lists of spans are no columns of their own
     if table is not None:
         first = first_rows(table, options.config_name, SAMPLE)
     else:
@@ -171,7 +171,7 @@ def _files(options: DataOptions) -> list[Path]:
     path = local_path(str(options.train or options.path))
     if not is_folder(path):
         return [] if _through_datasets(options) else [path]
-    is_of_labels = options.train is not None and options.problem == CLASSIFICATION
+    is_of_labels = options.train is not None and PROBLEMS[options.problem].answer is Answer.CLASS
     return [] if is_of_labels or _through_datasets(options) else training_files(path, options.problem)
 
 
@@ -225,7 +225,7 @@ def find_columns(where: str, looks: Sequence[Look], options: DataOptions) -> Col
     looks = [look for look in looks if look.name not in (*(options.label_columns or ()), *named_columns(columns))]
     if options.label_columns:
         label = [str(columns.label)]
-    if options.problem in (CLASSIFICATION, MULTI_LABEL, REGRESSION) and options.text_pair_column is None:
+    if PROBLEMS[options.problem].rows is Rows.TEXTS and options.text_pair_column is None:
         missing = [name for name, found in (("text", text), ("label", label)) if not found]
         if len(missing) == len(_OPTIONS):
             _refuse_data_as_header(where, looks)
@@ -280,9 +280,9 @@ def _texts_among(looks: Sequence[Look]) -> list[str]:
 
 def _labels_among(looks: Sequence[Look], problem: str) -> list[str]:
     """Return the column of the label: the one that is called so, or the only one of few values; numbers come last."""
-    if problem == REGRESSION:
+    if PROBLEMS[problem].answer is Answer.NUMBER:
         return _called((look for look in looks if look.kind == "numbers"), _NUMBERS)
-    if problem == MULTI_LABEL:
+    if PROBLEMS[problem].answer is Answer.LABELS:
         lists = [look.name for look in looks if look.kind == "lists"]
         return lists if len(lists) == 1 else _called(looks, _LABELS)
     repeated = [look for look in looks if look.values and 2 <= len(look.values) <= look.values.total() / 3]

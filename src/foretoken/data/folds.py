@@ -102,6 +102,18 @@ def assigned_by_labels(sets: LabelSets, keys: Sequence[str], folds: int, seed: i
     return [place[key] for key in keys]
 
 
+def held_out_folds(rows: Sequence[Sequence[object]], keys: Sequence[str], most: int, seed: int) -> list[int]:
+    """Return the fold, of so many at most, of every document with these classes; none of fewer than two keys.
+
+    >>> held_out_folds([[0], [0], [1], [1]], ["a", "b", "c", "a"], 2, 0)
+    [1, 0, 0, 1]
+    """
+    sets: dict[str, frozenset[str]] = {}
+    for key, own in zip(keys, rows, strict=True):
+        sets[key] = sets.get(key, frozenset()) | frozenset(map(str, own))
+    return assigned_by_labels(sets, keys, min(most, len(sets)), seed) if len(sets) > 1 else []
+
+
 def _refuse_small_class(strata: Sequence[str], keys: Sequence[str], folds: int) -> None:
     different: dict[str, set[str]] = defaultdict(set)
     for stratum, key in zip(strata, keys, strict=True):

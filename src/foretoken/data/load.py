@@ -25,14 +25,7 @@ from foretoken.data.oddities import (
     warn_of_shared_groups,
 )
 from foretoken.data.options import CLEAN, DataOptions
-from foretoken.data.problems import (
-    CLASSIFICATION,
-    GENERATION,
-    MULTI_LABEL,
-    QUESTION_ANSWERING,
-    REGRESSION,
-    TOKEN_CLASSIFICATION,
-)
+from foretoken.data.problems import PROBLEMS, REGRESSION, Answer, Rows
 from foretoken.data.readers.conll import join
 from foretoken.data.readers.files import is_folder, is_there, local_path
 from foretoken.data.readers.folders import is_saved_dataset, read_folder, read_label_folders, read_texts_folder
@@ -92,7 +85,7 @@ def load_data(options: DataOptions) -> Loaded:
         raise ConfigError("; ".join(errors))
     columns = own_columns(options) if options.task is None else options.columns
     corpus = keep_labels(_read(options, columns), options.labels)
-    if corpus.problem == REGRESSION and columns.label_columns:
+    if PROBLEMS[corpus.problem].answer is Answer.NUMBER and columns.label_columns:
         corpus = replace(corpus, label_names=list(columns.label_columns))
     corpus, rare = merge_rare(corpus, options)
     if options.join_documents:
@@ -111,7 +104,7 @@ def load_data(options: DataOptions) -> Loaded:
             warn_of_classes(corpus, names)
     with attempts.one():
         splits = _subsampled(_complete(corpus, together, options), options, corpus.grouped)
-    if corpus.problem in (CLASSIFICATION, MULTI_LABEL) and names:
+    if PROBLEMS[corpus.problem].has_classes and names:
         with attempts.one():
             refuse_labels_beyond_train(splits, names)
     attempts.end()
@@ -136,7 +129,7 @@ def load_examples(path: str | Path, options: DataOptions, problem: str, label_na
     bad_rows = BadRows(options.bad_rows, remedy="--bad-rows drop")
     known = partial(refuse_unknown, problem, label_names)
     columns = replace(_remembered(options, problem), bad_rows=bad_rows, check=known)
-    if problem == TOKEN_CLASSIFICATION and columns.scheme == AUTO:
+    if PROBLEMS[problem].rows is Rows.WORDS and columns.scheme == AUTO:
         columns = replace(columns, scheme=ENTITIES if mark_entities(label_names) else POS)
     examples = _one_split(local_path(path), columns)
     bad_rows.summary()
@@ -169,8 +162,9 @@ def input_pieces(
 
 
 def _unlabelled(problem: str, examples: Sequence[Example]) -> datasets.Dataset:
-    kind, label, names = _UNLABELLED.get(problem, (problem, "label", []))
-    return table(kind, examples, names).remove_columns(label)
+    data = PROBLEMS[problem]
+    label, names = _UNLABELLED.get(data.answer, ("label", list[str]()))
+    return table(REGRESSION if data.has_classes else problem, examples, names).remove_columns(label)
 
 
 def _remembered(options: DataOptions, problem: str) -> ColumnNames:
@@ -178,12 +172,10 @@ def _remembered(options: DataOptions, problem: str) -> ColumnNames:
     return replace(replace(options, problem=problem).columns, is_exact=False)
 
 
-_UNLABELLED = {  # the table of which problem, without which column
-    CLASSIFICATION: (REGRESSION, "label", []),
-    MULTI_LABEL: (REGRESSION, "label", []),
-    TOKEN_CLASSIFICATION: (TOKEN_CLASSIFICATION, "labels", [OUTSIDE]),
-    GENERATION: (GENERATION, "references", []),
-    QUESTION_ANSWERING: (QUESTION_ANSWERING, "answers", []),
+_UNLABELLED = {  # without which column, given names that are of no account
+    Answer.TAGS: ("labels", [OUTSIDE]),
+    Answer.TEXT: ("references", []),
+    Answer.SPAN: ("answers", []),
 }
 
 
@@ -224,7 +216,7 @@ def _read_path(path: str, config_name: str | None, columns: ColumnNames) -> Corp
 def _one_split(path: Path, columns: ColumnNames) -> Sequence[Example]:
     if not is_folder(path):
         return read_examples(path, columns)
-    if columns.problem == CLASSIFICATION and not is_saved_dataset(path):
+    if PROBLEMS[columns.problem].answer is Answer.CLASS and not is_saved_dataset(path):
         return read_label_folders(path, columns)
     splits = read_folder(path, columns).splits
     if len(splits) != 1:
@@ -233,7 +225,7 @@ def _one_split(path: Path, columns: ColumnNames) -> Sequence[Example]:
 
 
 def _texts_of_folder(root: Path, columns: ColumnNames) -> Sequence[Example]:
-    if columns.problem not in (CLASSIFICATION, MULTI_LABEL, REGRESSION):
+    if PROBLEMS[columns.problem].rows is not Rows.TEXTS:
         raise DataError(f"{root}: is a folder; name a file, as a folder of texts is no input of {columns.problem}")
     return read_texts_folder(root, columns)
 

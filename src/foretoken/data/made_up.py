@@ -7,7 +7,6 @@ import re
 from collections.abc import Callable, Iterator
 from typing import Any
 
-from foretoken.data import problems
 from foretoken.data.documents import SPLITS, Corpus, Document
 from foretoken.data.examples import (
     OUTSIDE,
@@ -17,6 +16,7 @@ from foretoken.data.examples import (
     QuestionExample,
     TaggedExample,
 )
+from foretoken.data.problems import PROBLEMS, Answer, Rows
 from foretoken.data.tasks.base import Task
 
 _WORDS = ("tea", "cup", "pot", "milk", "leaf", "rain", "boat", "oar", "lake", "fish")
@@ -32,9 +32,9 @@ def made_up(task: Task, count: int) -> Corpus:
     >>> sorted(corpus.splits), len(corpus.splits["train"]), corpus.problem
     (['test', 'train', 'validation'], 4, 'classification')
     """
-    has_classes = task.problem in (problems.CLASSIFICATION, problems.MULTI_LABEL)
-    classes = list(task.labels) if has_classes else None
-    number, make = max(count, 2 * len(classes or ())), _MAKERS[task.problem]
+    data = PROBLEMS[task.problem]
+    classes = list(task.labels) if data.has_classes else None
+    number, make = max(count, 2 * len(classes or ())), _MAKERS[data.rows, data.answer]
     splits = {
         split: [make(f"{split}-{index}", index, _words(split, index), task) for index in range(number)]
         for split in SPLITS
@@ -85,15 +85,15 @@ def _asked(name: str, index: int, words: Iterator[str], _: Task) -> QuestionExam
     return QuestionExample(name, next(words), context, (spans[index % len(spans)],), _WHERE)
 
 
-_MAKERS: dict[str, Callable[[str, int, Iterator[str], Task], Any]] = {
-    problems.CLASSIFICATION: _labelled,
-    problems.MULTI_LABEL: _with_labels,
-    problems.REGRESSION: lambda name, index, words, _: Document(name, next(words), None, _WHERE, value=index % 5.0),
-    problems.MULTIPLE_CHOICE: lambda name, index, words, _: ChoiceExample(
+_MAKERS: dict[tuple[Rows, Answer], Callable[[str, int, Iterator[str], Task], Any]] = {
+    (Rows.TEXTS, Answer.CLASS): _labelled,
+    (Rows.TEXTS, Answer.LABELS): _with_labels,
+    (Rows.TEXTS, Answer.NUMBER): lambda name, i, words, _: Document(name, next(words), None, _WHERE, value=i % 5.0),
+    (Rows.CHOICES, Answer.CHOICE): lambda name, index, words, _: ChoiceExample(
         name, next(words), (next(words), next(words)), index % 2, _WHERE
     ),
-    problems.TOKEN_CLASSIFICATION: _tagged,
-    problems.CANDIDATES: _candidate,
-    problems.GENERATION: _generated,
-    problems.QUESTION_ANSWERING: _asked,
+    (Rows.WORDS, Answer.TAGS): _tagged,
+    (Rows.CANDIDATES, Answer.CHOICE): _candidate,
+    (Rows.SOURCES, Answer.TEXT): _generated,
+    (Rows.QUESTIONS, Answer.SPAN): _asked,
 }

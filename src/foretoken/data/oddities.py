@@ -7,17 +7,17 @@ from collections import Counter, defaultdict
 from collections.abc import Iterator, Mapping, Sequence
 
 from foretoken.data.documents import Corpus, Example, appearance, shown
-from foretoken.data.problems import CLASSIFICATION, MULTI_LABEL, MULTIPLE_CHOICE, TOKEN_CLASSIFICATION
+from foretoken.data.problems import PROBLEMS, Answer
 from foretoken.data.splits import text_key
 
 _log = logging.getLogger(__name__)
 _PAIRS = (("train", "validation"), ("train", "test"), ("validation", "test"))
-_ANSWERS = {CLASSIFICATION: "label", MULTI_LABEL: "labels", MULTIPLE_CHOICE: "answer", TOKEN_CLASSIFICATION: "tags"}
+_ANSWERS = {Answer.CLASS: "label", Answer.LABELS: "labels", Answer.CHOICE: "answer", Answer.TAGS: "tags"}
 
 
 def warn_of_classes(corpus: Corpus, names: Sequence[str]) -> None:
     """Log a warning when classes differ in nothing that a reader would see."""
-    if corpus.problem not in (CLASSIFICATION, MULTI_LABEL):
+    if not PROBLEMS[corpus.problem].has_classes:
         return
     alike = list(_alike(names))
     if alike:
@@ -74,15 +74,16 @@ def warn_of_contradictions(
     repeated = len(keys["train"]) - len(set(keys["train"]))
     if repeated:
         _log.info("%d of %d training documents repeat the text of another", repeated, len(keys["train"]))
-    if problem not in _ANSWERS:
+    attribute = _ANSWERS.get(PROBLEMS[problem].answer)
+    if attribute is None:
         return
     first: dict[str, Example] = {}
     contradicted: dict[str, tuple[Example, Example]] = {}
     for split, examples in splits.items():
         for example, key in zip(examples, keys[split], strict=True):
             other = first.setdefault(key, example)
-            answers = (getattr(item, _ANSWERS[problem]) for item in (other, example))
-            if len({frozenset(answer) if problem == MULTI_LABEL else answer for answer in answers}) > 1:
+            answers = (getattr(item, attribute) for item in (other, example))
+            if len({frozenset(answer) if attribute == "labels" else answer for answer in answers}) > 1:
                 contradicted.setdefault(key, (other, example))
     if contradicted:
         _log.warning(

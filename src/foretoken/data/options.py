@@ -2,24 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import asdict, dataclass, fields, replace
 from typing import Literal
 
 from foretoken import left
 from foretoken.data.bad_rows import DROP, ERROR, BadRows
 from foretoken.data.fields import Template
-from foretoken.data.problems import (
-    CANDIDATES,
-    CLASSIFICATION,
-    GENERATION,
-    MULTI_LABEL,
-    MULTIPLE_CHOICE,
-    PROBLEMS,
-    QUESTION_ANSWERING,
-    REGRESSION,
-    TOKEN_CLASSIFICATION,
-)
+from foretoken.data.problems import CLASSIFICATION, PROBLEMS, Answer, ProblemData, Rows
 from foretoken.data.readers.encodings import AUTO, encoding_error
 from foretoken.data.readers.formats import FileFormat
 from foretoken.data.readers.rows import CHOICES, ColumnNames
@@ -173,7 +163,7 @@ class DataOptions:
         template = None if self.text is None else Template.read(self.text)
         labels = self.label_columns or (), self.label_separator
         columns = ColumnNames(*names, format, bad_rows, *labels, template=template, group=self.group_column)
-        if self.problem != TOKEN_CLASSIFICATION:
+        if PROBLEMS[self.problem].rows is not Rows.WORDS:
             return columns
         word, tag = (getattr(self, name) if self.is_given(name) else "" for name in ("text_column", "label_column"))
         word, tag = self.word_column or word, self.tag_column or tag
@@ -259,34 +249,41 @@ def _unused(options: DataOptions) -> list[str]:
 
 
 def _unused_by_problem(options: DataOptions) -> list[str]:
-    problems = []
+    problems, data = [], PROBLEMS.get(options.problem)
+    if data is None:
+        return []  # which `_choices` says
     columns = [name for name in ("text_column", "label_column") if options.is_given(name)]
-    if options.problem == TOKEN_CLASSIFICATION:
+    if data.rows is Rows.WORDS:
         problems = [
             f"{name} and {other} both name the column of the {what}: leave {other} out"
             for name, other, what in (("word_column", "text_column", "words"), ("tag_column", "label_column", "tags"))
             if options.is_given(name) and options.is_given(other)
         ]
-    if options.problem in (CANDIDATES, QUESTION_ANSWERING):
+    if data.rows in (Rows.CANDIDATES, Rows.QUESTIONS):
         problems = [
             f"{name} has no use with problem {quoted(options.problem)}, whose columns have names of their own"
             for name in columns
         ]
-    for name, allowed in _ONLY_FOR.items():
-        if options.is_given(name) and options.problem not in allowed:
+    for name, is_for in _ONLY_FOR.items():
+        if options.is_given(name) and not is_for(data):
+            allowed = [problem for problem, other in PROBLEMS.items() if is_for(other)]
             problems.append(f"{name} is for {' and '.join(allowed)}, got problem {quoted(options.problem)}")
     return problems
 
 
-_ONLY_FOR = {
-    "text": (CLASSIFICATION, MULTI_LABEL, REGRESSION, MULTIPLE_CHOICE, GENERATION),
-    "group_column": tuple(name for name in PROBLEMS if name != QUESTION_ANSWERING),
-    "text_pair_column": (CLASSIFICATION, MULTI_LABEL, REGRESSION),
-    "labels": (CLASSIFICATION, MULTI_LABEL),
-    "positive": (CLASSIFICATION,),
-    "label_columns": (MULTI_LABEL, REGRESSION),
-    "label_separator": (MULTI_LABEL,),
-    **dict.fromkeys(_OF_TAGS, (TOKEN_CLASSIFICATION,)),
+def _of_words(data: ProblemData) -> bool:
+    return data.rows is Rows.WORDS
+
+
+_ONLY_FOR: dict[str, Callable[[ProblemData], bool]] = {
+    "text": lambda data: data.rows in (Rows.TEXTS, Rows.CHOICES, Rows.SOURCES),
+    "group_column": lambda data: data.rows is not Rows.QUESTIONS,
+    "text_pair_column": lambda data: data.rows is Rows.TEXTS,
+    "labels": lambda data: data.has_classes,
+    "positive": lambda data: data.answer is Answer.CLASS,
+    "label_columns": lambda data: data.answer in (Answer.LABELS, Answer.NUMBER),
+    "label_separator": lambda data: data.answer is Answer.LABELS,
+    **dict.fromkeys(_OF_TAGS, _of_words),
 }
 
 
@@ -328,7 +325,8 @@ def _encodings(options: DataOptions) -> list[str]:
 
 
 def _columns(options: DataOptions) -> list[str]:
-    roles: dict[str, str] = {CHOICES: "the choices"} if options.problem == MULTIPLE_CHOICE else {}
+    rows = PROBLEMS[options.problem].rows if options.problem in PROBLEMS else None
+    roles: dict[str, str] = {CHOICES: "the choices"} if rows is Rows.CHOICES else {}
     problems = []
     if options.text is not None:
         try:
@@ -338,7 +336,7 @@ def _columns(options: DataOptions) -> list[str]:
         if options.is_given("text_column"):
             problems.append("text takes the place of text_column; leave one of them out")
     names = _COLUMNS if options.text is None else _COLUMNS[1:]
-    names = names if options.problem != TOKEN_CLASSIFICATION else (*_OF_TAGS[:3], "group_column")
+    names = names if rows is not Rows.WORDS else (*_OF_TAGS[:3], "group_column")
     columns = [(name, getattr(options, name)) for name in names]
     if options.label_columns:
         labels = [("label_columns", column) for column in options.label_columns]

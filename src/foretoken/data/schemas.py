@@ -8,7 +8,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from foretoken.data import problems
+from foretoken.data.problems import PROBLEMS, Answer
 from foretoken.files import cache_folder, remove, temporary_name
 
 if TYPE_CHECKING:
@@ -18,17 +18,7 @@ _log = logging.getLogger(__name__)
 _ROWS, _BYTES = 10_000, 1 << 25  # of what is made into a table in one go
 SHARED = ("id", "part", "group")  # columns that any problem may have
 _WHERE_ANY = (*SHARED[1:], "text_pair", "mentions", "raw_text")  # columns that a table has where any example has one
-_COLUMNS: dict[str, tuple[str, ...]] = {
-    problems.CLASSIFICATION: ("text", "text_pair", "label"),
-    problems.MULTI_LABEL: ("text", "text_pair", "labels"),
-    problems.REGRESSION: ("text", "text_pair", "label"),
-    problems.MULTIPLE_CHOICE: ("text", "choices", "label"),
-    problems.TOKEN_CLASSIFICATION: ("words", "labels", "raw_text"),
-    problems.CANDIDATES: ("question", "candidates", "supports", "label"),
-    problems.GENERATION: ("source", "references"),
-    problems.QUESTION_ANSWERING: ("question", "context", "answers", "mentions"),
-}
-_LABELS = {problems.CLASSIFICATION: "label", problems.REGRESSION: "value"}  # of others it is the number of the answer
+_LABELS = {Answer.CLASS: "label", Answer.NUMBER: "value"}  # of others it is the number of the answer
 
 
 def table(problem: str, examples: Sequence[Any], names: Sequence[str]) -> datasets.Dataset:
@@ -43,13 +33,14 @@ def table(problem: str, examples: Sequence[Any], names: Sequence[str]) -> datase
     """
     import datasets
 
-    tags = "tags" if problem == problems.TOKEN_CLASSIFICATION else "labels"
-    attributes = {"labels": tags, "label": _LABELS.get(problem, "answer")}
-    columns = {name: attributes.get(name, name) for name in (*SHARED, *_COLUMNS[problem])}
+    data = PROBLEMS[problem]
+    tags = "tags" if data.answer is Answer.TAGS else "labels"
+    attributes = {"labels": tags, "label": _LABELS.get(data.answer, "answer")}
+    columns = {name: attributes.get(name, name) for name in (*SHARED, *data.columns)}
     for name in set(columns) & set(_WHERE_ANY):
         if all(getattr(example, columns[name]) is None for example in examples):
             del columns[name]
-    types = _types(problem, names)
+    types = _types(data.answer, names)
     features = datasets.Features({name: types.get(name, datasets.Value("string")) for name in columns})
 
     def rows(some: Sequence[Any]) -> datasets.Dataset:
@@ -100,15 +91,15 @@ def _on_disk(table: datasets.Dataset) -> datasets.Dataset:
         remove(file)
 
 
-def _types(problem: str, names: Sequence[str]) -> Mapping[str, Any]:
+def _types(answer: Answer, names: Sequence[str]) -> Mapping[str, Any]:
     """Return the types of the columns that hold something else than a text."""
     import datasets
 
     classes, whole = datasets.ClassLabel(names=list(names)), datasets.Value("int64")
     number = datasets.Value("float64")
-    labels = {problems.CLASSIFICATION: classes, problems.REGRESSION: datasets.List(number) if names else number}
+    labels = {Answer.CLASS: classes, Answer.NUMBER: datasets.List(number) if names else number}
     texts = dict.fromkeys(
         ("choices", "words", "candidates", "supports", "references"), datasets.List(datasets.Value("string"))
     )
     spans = dict.fromkeys(("answers", "mentions"), datasets.List(datasets.List(whole)))
-    return texts | spans | {"label": labels.get(problem, whole), "labels": datasets.List(classes)}
+    return texts | spans | {"label": labels.get(answer, whole), "labels": datasets.List(classes)}

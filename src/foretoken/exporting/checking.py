@@ -10,7 +10,7 @@ import torch
 from tokenizers import Tokenizer
 
 from foretoken.attention.choose import unpacked
-from foretoken.data.problems import OF_TEXTS
+from foretoken.data.problems import Rows
 from foretoken.errors import BackboneError, cut
 from foretoken.exporting import read
 from foretoken.exporting.graph import Graph, Inputs, Sample, head_arrays, plain_tokens
@@ -78,7 +78,7 @@ def check_head(graph: Graph, expected: Iterable[Inputs]) -> None:
 
 def check_rows(predictor: Predictor, tokenizer: Path, about: Mapping[str, Any]) -> None:
     """Raise BackboneError unless `read.py` makes the chunks of training of long and short texts."""
-    if predictor.problem.name not in OF_TEXTS:
+    if predictor.problem.facts.rows is not Rows.TEXTS:
         return
     fast, plain = Tokenizer.from_file(str(tokenizer)), plain_tokens(predictor.tokenizer)
     generator = torch.Generator().manual_seed(0)

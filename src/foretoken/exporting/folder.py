@@ -10,7 +10,7 @@ import numpy as np
 from tokenizers import Tokenizer
 from transformers import PreTrainedTokenizerBase
 
-from foretoken.data.problems import OF_TEXTS, REGRESSION
+from foretoken.data.problems import Answer, Rows
 from foretoken.errors import AdapterError
 from foretoken.exporting import read
 from foretoken.exporting.graph import IDS, MASK, TYPES, Graph, head_arrays, reads_types
@@ -132,7 +132,7 @@ def write_reading(folder: Path, predictor: Predictor, *, target: str, adapter: s
 
 def _lines(predictor: Predictor, arguments: str) -> list[str]:
     """Return the lines that answer for texts, or yield the logits of a text whose words are tagged."""
-    if predictor.problem.name not in OF_TEXTS:
+    if predictor.problem.facts.rows is not Rows.TEXTS:
         return [
             "from read import Reader, rows_of",
             "",
@@ -163,7 +163,7 @@ def _read_words(predictor: Predictor) -> str:
 
 
 def _scaling_words(predictor: Predictor) -> str:
-    if predictor.problem.name == REGRESSION:
+    if predictor.problem.facts.answer is Answer.NUMBER:
         return (
             "mean and standard deviation of the targets in training (the graph's logits are in the units of the data)"
         )

@@ -18,7 +18,7 @@ from torch.func import functional_call
 from transformers import PreTrainedTokenizerBase
 
 from foretoken.attention.choose import unpacked
-from foretoken.data.problems import MULTI_LABEL
+from foretoken.data.problems import Answer
 from foretoken.errors import BackboneError, cut
 from foretoken.inference.predictor import Predictor
 from foretoken.machine.tracing import one_graph
@@ -117,7 +117,7 @@ def make_graph(predictor: Predictor, *, with_words: bool | None = None) -> Graph
     has_words = predictor.words is not None if with_words is None else with_words
     whole = problem.has_probabilities and not has_words
     scaling = problem.targets if isinstance(problem, Regression) else predictor.scaling
-    link: Link = "sigmoid" if problem.name == MULTI_LABEL else "softmax"
+    link: Link = "sigmoid" if problem.facts.answer is Answer.LABELS else "softmax"
     graph = Graph(predictor.model, scaling, has_probabilities=whole, link=link)
     return graph.cpu().eval().requires_grad_(False)
 

@@ -8,7 +8,7 @@ from typing import Literal, TypeAlias
 
 import torch
 
-from foretoken.data.problems import CLASSIFICATION, MULTI_LABEL, REGRESSION, TOKEN_CLASSIFICATION
+from foretoken.data.problems import Answer, names_of_problems
 from foretoken.errors import BackboneError
 from foretoken.exporting.checking import Run, check, check_head, check_rows, differences, expected_of
 from foretoken.exporting.folder import (
@@ -29,7 +29,7 @@ from foretoken.inference.predictor import Predictor, load_for_inference
 
 Target: TypeAlias = Literal["onnx", "torch"]
 FILES = {"onnx": "model.onnx", "torch": "model.pt2"}
-_PROBLEMS = (CLASSIFICATION, MULTI_LABEL, REGRESSION, TOKEN_CLASSIFICATION)
+_ANSWERS = (Answer.CLASS, Answer.LABELS, Answer.NUMBER, Answer.TAGS)
 
 
 def load_for_export(source: Path, *, base_model: str | None = None, accept_changed: bool = False) -> Predictor:
@@ -41,10 +41,10 @@ def load_for_export(source: Path, *, base_model: str | None = None, accept_chang
     """
     predictor = load_for_inference(source, base_model=base_model, accept_changed=accept_changed)
     name, is_pair = predictor.problem.name, predictor.model.config.is_encoder_decoder
-    if name not in _PROBLEMS or is_pair:
+    if predictor.problem.facts.answer not in _ANSWERS or is_pair:
         raise BackboneError(
             f"{source} is {'an encoder-decoder' if is_pair else name.replace('_', ' ')}; what is exported are encoders "
-            f"and decoders for {', '.join(_PROBLEMS)}; run it with foretoken itself"
+            f"and decoders for {', '.join(names_of_problems(*_ANSWERS))}; run it with foretoken itself"
         )
     torch.nn.Module.to(predictor.model, "cpu")
     return predictor

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable, Iterable, Iterator, Mapping
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeAlias
 
@@ -22,7 +22,6 @@ from foretoken.metrics.decision import Decision
 from foretoken.metrics.scaling import Scaling
 from foretoken.training.baseline.tfidf import VOCABULARY, Tfidf, load, texts_of, word_counts
 from foretoken.training.problems import Problem
-from foretoken.training.problems.classification import TextProblem
 from foretoken.training.run.card import CARD, read_card
 from foretoken.training.saved_folder import adapter_folder
 from foretoken.training.tokens.encode import EncodeSettings, Truncation, count_lengths, describe
@@ -58,9 +57,7 @@ AnyPredictor: TypeAlias = Predictor | BaselinePredictor
 def posed(predictor: AnyPredictor, *, scaled: bool = True) -> Problem:
     """Return the problem whose decision is for the probabilities as they are answered, scaled or not."""
     problem = predictor.problem
-    if scaled or predictor.scaling is None or not isinstance(problem, TextProblem):
-        return problem
-    return replace(problem, decision=predictor.unscaled_decision)
+    return problem if scaled or predictor.scaling is None else problem.answering(predictor.unscaled_decision, None)
 
 
 def load_predictor(

@@ -39,7 +39,7 @@ log = logging.getLogger(__name__)
 
 
 @dataclass(frozen=True)
-class Reader:
+class EmbeddingReader:
     """A model that reads texts, how these become tokens, and what of the tokens' states their vectors are."""
 
     body: nn.Module
@@ -103,7 +103,7 @@ def embed(
     return torch.stack([found[place] for place in range(len(rows))]).cpu().numpy()
 
 
-def load_reader(source: PathLike, *, base_model: str | None = None, accept_changed: bool = False) -> Reader:
+def load_reader(source: PathLike, *, base_model: str | None = None, accept_changed: bool = False) -> EmbeddingReader:
     """Return what reads texts in a run, adapter or model folder: without the head, where it has one."""
     folder = adapter_folder(Path(source))
     is_adapter = (folder / "adapter_config.json").is_file()
@@ -111,7 +111,7 @@ def load_reader(source: PathLike, *, base_model: str | None = None, accept_chang
     has_card = (folder / CARD).is_file() and not is_sentence_encoder(folder)
     if task_type != HEADLESS if is_adapter else has_card:
         predictor = load_for_inference(folder, base_model=base_model, accept_changed=accept_changed)
-        return Reader(_one_stack(predictor.model), predictor.settings)
+        return EmbeddingReader(_one_stack(predictor.model), predictor.settings)
     base = base_model_of(folder, base_model) if is_adapter else str(folder)
     with load_errors(base, "model"), quiet_transformers():
         model: Any = load_weights(base, HEADLESS)
@@ -128,7 +128,9 @@ def load_reader(source: PathLike, *, base_model: str | None = None, accept_chang
     config, encoder, tokenizer = model.config, SentenceEncoder.of(own), load_tokenizer(own, model.config)
     most = model_max_length(config, tokenizer)
     settings = EncodeSettings(tokenizer, min(most, encoder.max_length or most), token_rules(config))
-    return Reader(_one_stack(model.to("cuda" if torch.cuda.is_available() else "cpu").eval()), settings, encoder.pool)
+    return EmbeddingReader(
+        _one_stack(model.to("cuda" if torch.cuda.is_available() else "cpu").eval()), settings, encoder.pool
+    )
 
 
 def _one_stack(model: nn.Module) -> nn.Module:

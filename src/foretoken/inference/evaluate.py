@@ -17,12 +17,12 @@ from foretoken.files import JsonObject, atomic_file
 from foretoken.inference.any_predictor import AnyPredictor, load_predictor, posed, predict_table
 from foretoken.metrics.classification import class_scores, confusion
 from foretoken.metrics.table import positive_of
+from foretoken.metrics.worth.intervals import bootstrap_intervals, calibration_intervals
 from foretoken.training.baseline.options import is_baseline
 from foretoken.training.recipe.recipe import Recipe, as_begun, checked
 from foretoken.training.run import record as records
 from foretoken.training.run.baselines import add_baselines
 from foretoken.training.run.fingerprint import of_data, refuse_changes
-from foretoken.training.run.intervals import bootstrap_intervals, calibration_intervals
 from foretoken.training.run.model_card import write_model_card
 from foretoken.training.run.prepare import beginnings_of, problem_of
 from foretoken.training.run.results import Fitted, Prediction, measures, prediction_of, write_errors

@@ -30,7 +30,7 @@ CHUNKS = 8  # of a document, whose tokens are scored by gradients: those that ad
 
 
 @dataclass(frozen=True)
-class Evidence:
+class WordEvidence:
     """What a document's tokens add to one output.
 
     Attributes:
@@ -161,7 +161,7 @@ def explain_answer(
 
 def model_evidence(
     predictor: Predictor, placed: PlacedTokens, targets: Sequence[Target], options: ExplainOptions
-) -> list[Evidence]:
+) -> list[WordEvidence]:
     """Return what a document's tokens add to some outputs of a model: the weights of its pool, or gradients.
 
     The weights are of no label, so gradients are taken where one is asked for.
@@ -171,12 +171,12 @@ def model_evidence(
         scores = document.pooling_weights(options)
         if scores is not None:
             chunks = _chunks(placed, document.shares(targets[0][1]))
-            return [Evidence(POOLING_WEIGHTS, _scored(placed, scores), chunks=chunks)]
+            return [WordEvidence(POOLING_WEIGHTS, _scored(placed, scores), chunks=chunks)]
     found = []
     for label, target in targets:
         shares = document.shares(target)
         scores, delta = by_gradients(document, placed, target, shares, options)
-        found.append(Evidence(GRADIENTS, _scored(placed, scores), label, delta, _chunks(placed, shares)))
+        found.append(WordEvidence(GRADIENTS, _scored(placed, scores), label, delta, _chunks(placed, shares)))
     return found
 
 
@@ -195,10 +195,10 @@ def by_gradients(
     return scores, delta
 
 
-def term_evidence(model: Tfidf, texts: Sequence[str], label: str | None, target: int) -> Evidence:
+def term_evidence(model: Tfidf, texts: Sequence[str], label: str | None, target: int) -> WordEvidence:
     """Return what each word adds to a logit of TF-IDF: exactly weight x value of its terms."""
     tokens = [Scored(Span(*place), score) for place, score in model.contributions(texts, target)]
-    return Evidence(TERM_WEIGHTS, tokens, label)
+    return WordEvidence(TERM_WEIGHTS, tokens, label)
 
 
 def _by_passages(tokens: int, options: ExplainOptions) -> bool:

@@ -11,7 +11,7 @@ import numpy as np
 import pyarrow.parquet as pq
 from pyarrow import ArrowException
 
-from foretoken.data.problems import CLASSIFICATION, MULTI_LABEL, REGRESSION
+from foretoken.data.problems import Answer, names_of_problems
 from foretoken.errors import AdapterError, ConfigError
 from foretoken.metrics.risk import Abstention, fit_abstention, fit_intervals, fit_label_sets, fit_sets, in_set
 from foretoken.metrics.scaling import Scaling
@@ -73,7 +73,7 @@ class Evidence:
             ConfigError: the problem has no such guarantee.
             DataError: the documents are too few for it, or too many of the answers are wrong.
         """
-        return _FITS[self.problem.name][kind_of(self.problem, limit)](self, limit)
+        return _FITS[self.problem.facts.answer][kind_of(self.problem, limit)](self, limit)
 
 
 def kind_of(problem: Problem, limit: Limit) -> str:
@@ -82,9 +82,11 @@ def kind_of(problem: Problem, limit: Limit) -> str:
     Raises:
         ConfigError: those of the problem do not.
     """
-    fits = _FITS.get(problem.name)
+    fits = _FITS.get(problem.facts.answer)
     if fits is None:
-        raise ConfigError(f"max_error: got {problem.name}, expected {', '.join(_FITS)}; leave it out")
+        raise ConfigError(
+            f"max_error: got {problem.name}, expected {', '.join(names_of_problems(*_FITS))}; leave it out"
+        )
     kind = next(iter(fits)) if limit.answer is None else limit.answer
     if kind not in fits:
         raise ConfigError(f"answer: got {kind} for {problem.name}, expected {' or '.join(fits)}")
@@ -128,7 +130,9 @@ class Sets:
     def additions(self, outputs: Outputs) -> Additions:
         """Return the sets, the likeliest first."""
         scores = np.asarray(outputs)
-        held = scores >= self.threshold if self.problem.name == MULTI_LABEL else in_set(scores, self.threshold)
+        held = (
+            scores >= self.threshold if self.problem.facts.answer is Answer.LABELS else in_set(scores, self.threshold)
+        )
         return [{"set": self._names(row, kept)} for row, kept in zip(scores, held, strict=True)]
 
     def _names(self, row: np.ndarray, kept: np.ndarray) -> list[str]:
@@ -181,10 +185,10 @@ def _intervals(evidence: Evidence, limit: Limit) -> Guarantee:
     return Intervals(evidence.problem, np.atleast_1d(fit_intervals(residuals, max_error=limit.max_error)), says)
 
 
-_FITS: Mapping[str, Mapping[str, Any]] = {
-    CLASSIFICATION: {ABSTAIN: _abstention, SETS: _class_sets},
-    MULTI_LABEL: {SETS: _label_sets},
-    REGRESSION: {SETS: _intervals},
+_FITS: Mapping[Answer, Mapping[str, Any]] = {
+    Answer.CLASS: {ABSTAIN: _abstention, SETS: _class_sets},
+    Answer.LABELS: {SETS: _label_sets},
+    Answer.NUMBER: {SETS: _intervals},
 }
 
 

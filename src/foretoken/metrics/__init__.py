@@ -1,5 +1,6 @@
 """Pure functions from predictions to numbers."""
 
+from foretoken.data.problems import PROBLEMS
 from foretoken.metrics.answers import answer_metrics
 from foretoken.metrics.calibration import (
     ReliabilityBin,
@@ -19,7 +20,7 @@ from foretoken.metrics.scaling import Scaling, fit_temperature, fit_vector
 from foretoken.metrics.scores import brier_score, negative_log_likelihood
 from foretoken.metrics.spans import span_metrics, tag_metrics, to_iob2
 from foretoken.metrics.statistics import expected_validation_performance, holm, paired_bootstrap, summary, t_test
-from foretoken.metrics.table import METRICS, PROBLEMS, Metric, check_metric, metric_names
+from foretoken.metrics.table import METRICS, Metric, check_metric, metric_names
 
 __all__ = [
     "GENERATION_METRICS",

@@ -8,7 +8,6 @@ from typing import Literal, TypeAlias
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from foretoken.errors import ConfigError
 from foretoken.metrics.checks import check_n_bins, checked_predictions, top_class
 
 Strategy: TypeAlias = Literal["width", "mass"]
@@ -47,14 +46,13 @@ def expected_calibration_error(
     (2019). Equal confidences share a bin, that of the first of them, so that the order of rows is of no account.
 
     Raises :class:`~foretoken.errors.DataError` for unusable predictions, and
-    :class:`~foretoken.errors.ConfigError` for ``n_bins`` below 1 or an unknown strategy.
+    :class:`~foretoken.errors.ConfigError` for ``n_bins`` below 1.
 
     >>> expected_calibration_error([[0.75, 0.25], [0.25, 0.75]], [0, 0])
     0.25
     >>> expected_calibration_error([[0.75, 0.25], [0.5, 0.5]], [1, 0], 2, strategy="mass")
     0.625
     """
-    _check_strategy(strategy)
     if strategy == "width":
         return _torchmetrics_error(probabilities, labels, n_bins, "l1")
     check_n_bins(n_bins)
@@ -207,10 +205,3 @@ def _bin(lower: float, upper: float, confidence: NDArray[np.float64], correct: N
         return ReliabilityBin(float(lower), float(upper), 0, None, None)
     means = float(confidence.mean()), float(correct.mean())
     return ReliabilityBin(float(lower), float(upper), len(confidence), *means)
-
-
-def _check_strategy(strategy: str) -> None:
-    if strategy not in ("width", "mass"):
-        raise ConfigError(
-            f"strategy is {strategy!r}; expected 'width' (equally wide bins) or 'mass' (equally full ones)"
-        )

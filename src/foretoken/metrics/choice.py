@@ -6,10 +6,10 @@ import numpy as np
 from numpy.typing import ArrayLike
 
 from foretoken.errors import DataError
-from foretoken.metrics.calibration import expected_calibration_error, smooth_calibration_error
 from foretoken.metrics.checks import checked_predictions, top_class
-from foretoken.metrics.risk.selective import aurc
-from foretoken.metrics.scores import brier_score, negative_log_likelihood
+from foretoken.metrics.classification import doubts_of
+
+_DOUBTS = ("ece", "smece", "brier", "nll", "aurc")
 
 
 def choice_metrics(probabilities: ArrayLike, labels: ArrayLike, *, n_bins: int = 15) -> dict[str, float]:
@@ -26,15 +26,8 @@ def choice_metrics(probabilities: ArrayLike, labels: ArrayLike, *, n_bins: int =
     (0.5, 0.5, 0.25)
     """
     scores, truth = checked_predictions(probabilities, labels)
-    _, correct = top_class(scores, truth)
-    return {
-        "accuracy": float(correct.mean()),
-        "ece": expected_calibration_error(scores, truth, n_bins),
-        "smece": smooth_calibration_error(scores, truth),
-        "brier": brier_score(scores, truth),
-        "nll": negative_log_likelihood(scores, truth),
-        "aurc": aurc(scores, truth),
-    }
+    doubts = doubts_of(scores, truth, n_bins)
+    return {"accuracy": float(top_class(scores, truth)[1].mean())} | {name: doubts[name] for name in _DOUBTS}
 
 
 def grouped_exact_match(correct: ArrayLike, groups: ArrayLike) -> float:

@@ -9,6 +9,7 @@ from typing import Any, NamedTuple
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
+from foretoken.data.problems import PROBLEMS, Answer
 from foretoken.metrics.calibration import (
     classwise_calibration_error,
     expected_calibration_error,
@@ -46,7 +47,7 @@ def classification_metrics(
     scores, truth = checked_predictions(probabilities, labels)
     ranking = {"roc_auc": roc_auc(scores[:, 1], truth)} if scores.shape[1] == 2 else {}
     classes = scores.argmax(axis=1) if predicted is None else np.asarray(predicted, dtype=np.int64)
-    return _agreement(truth, classes, scores.shape[1]) | ranking | _calibration(scores, truth, n_bins)
+    return _agreement(truth, classes, scores.shape[1]) | ranking | doubts_of(scores, truth, n_bins)
 
 
 class ClassScores(NamedTuple):
@@ -70,14 +71,16 @@ def class_scores(
     >>> class_scores("classification", ["a", "a", "b"], ["a", "b", "b"], ["a", "b"])[1]
     ClassScores(name='b', precision=0.5, recall=1.0, f1=0.6666666666666666, support=1)
     """
-    if problem not in _ITEMS:
+    answer = PROBLEMS[problem].answer
+    items_of = _ITEMS.get(answer)
+    if items_of is None:
         return []
     right, answered, hits = Counter[str](), Counter[str](), Counter[str]()
     for label, prediction in zip(labels, predictions, strict=True):
-        wanted, said = set(_ITEMS[problem](label)), set(_ITEMS[problem](prediction))
+        wanted, said = set(items_of(label)), set(items_of(prediction))
         for counts, items in ((right, wanted), (answered, said), (hits, wanted & said)):
             counts.update(name for name, *_ in items)
-    known = classes if problem != _TAGS else [tag[2:] for tag in classes if tag.startswith("B-")]
+    known = classes if answer is not Answer.TAGS else [tag[2:] for tag in classes if tag.startswith("B-")]
     names = dict.fromkeys([*known, *sorted({*right, *answered})])
     return [_class_scores(name, right[name], answered[name], hits[name]) for name in names]
 
@@ -93,11 +96,10 @@ def _entities(tags: Sequence[str]) -> list[tuple[str, int, int]]:
     return get_entities(list(tags))
 
 
-_TAGS = "token-classification"
-_ITEMS: dict[str, Callable[[Any], Iterable[tuple[Any, ...]]]] = {  # what of a row is right or wrong, its class first
-    "classification": lambda label: [(label,)],
-    "multi-label-classification": lambda labels: [(label,) for label in labels],
-    _TAGS: _entities,
+_ITEMS: dict[Answer, Callable[[Any], Iterable[tuple[Any, ...]]]] = {  # what of a row is right or wrong, its class first
+    Answer.CLASS: lambda label: [(label,)],
+    Answer.LABELS: lambda labels: [(label,) for label in labels],
+    Answer.TAGS: _entities,
 }
 
 
@@ -121,7 +123,7 @@ def confusion(
     >>> confusion("classification", ["a", "a", "b"], ["a", "b", "b"], ["a", "b"])
     [[1, 1], [0, 1]]
     """
-    if problem != "classification":
+    if PROBLEMS[problem].answer is not Answer.CLASS:
         return None
     counts = Counter(zip(labels, predictions, strict=True))
     return [[counts[label, prediction] for prediction in classes] for label in classes]
@@ -165,7 +167,8 @@ def _agreement(truth: Classes, predicted: Classes, num_classes: int) -> dict[str
     }
 
 
-def _calibration(scores: NDArray[np.float64], truth: Classes, n_bins: int) -> dict[str, float]:
+def doubts_of(scores: NDArray[np.float64], truth: Classes, n_bins: int) -> dict[str, float]:
+    """Return what is said of probabilities (n, C): calibration errors, proper scores, and risk over coverage."""
     return {
         "ece": expected_calibration_error(scores, truth, n_bins),
         "smece": smooth_calibration_error(scores, truth),

@@ -127,7 +127,7 @@ def fit_temperature(probabilities: ArrayLike, labels: ArrayLike) -> Scaling:
     >>> scaling.apply([[0.99, 0.01]]).round(2).tolist()
     [[0.75, 0.25]]
     """
-    temperature = 1 / float(_fit(probabilities, labels, shared=True)[0])
+    temperature = 1 / float(_fit_softmax(probabilities, labels, shared=True)[0][0])
     return Scaling("temperature", (1 / temperature,), (0.0,))  # the very number that to_dict and from_dict give back
 
 
@@ -146,7 +146,7 @@ def fit_vector(probabilities: ArrayLike, labels: ArrayLike) -> Scaling:
     >>> scaling.apply([[0.6, 0.4]]).round(1).tolist()
     [[0.3, 0.7]]
     """
-    weight, bias = np.split(_fit(probabilities, labels, shared=False), 2)
+    weight, bias = _fit_softmax(probabilities, labels, shared=False)
     return Scaling("vector", _floats(weight), _floats(bias))
 
 
@@ -164,43 +164,46 @@ def fit_label_scaling(kind: Kind, probabilities: ArrayLike, truth: ArrayLike) ->
     [[0.3, 0.0]]
     """
     scores, right = checked_label_scores(probabilities, truth)
-    logits, labels = label_logits(scores), scores.shape[1]
-    is_shared = kind == "temperature"
-    start = np.array([1.0]) if is_shared else np.repeat([1.0, 0.0], labels)
 
-    def objective(values: Array) -> tuple[float, Array]:
-        weight, bias = (values, np.zeros(1)) if is_shared else np.split(values, 2)
-        scaled = logits * weight + bias
-        loss, error = np.logaddexp(0, scaled) - right * scaled, sigmoid(scaled) - right
-        by_weight, by_bias = (error * logits).sum(axis=0), error.sum(axis=0)
-        gradient = by_weight.sum(keepdims=True) if is_shared else np.concatenate([by_weight, by_bias])
-        total = loss.sum() + ((values - start) ** 2).sum() / 2
-        return total / len(logits), (gradient + values - start) / len(logits)
+    def loss_of(scaled: Array) -> tuple[float, Array]:
+        return (np.logaddexp(0, scaled) - right * scaled).sum(), sigmoid(scaled) - right
 
-    lowest = 1 / _HIGHEST_TEMPERATURE
-    bounds = [(lowest, None)] * (1 if is_shared else labels) + [(None, None)] * (0 if is_shared else labels)
-    values = minimized(objective, start, bounds)
-    weight, bias = (values, np.zeros(1)) if is_shared else np.split(values, 2)
+    shared = kind == "temperature"
+    weight, bias = _fit(label_logits(scores), loss_of, shared=shared, lowest=1 / _HIGHEST_TEMPERATURE)
     return Scaling(kind, _floats(weight), _floats(bias), "sigmoid")
 
 
-def _fit(probabilities: ArrayLike, labels: ArrayLike, *, shared: bool) -> Array:
-    """Minimise the penalised negative log-likelihood; return weights and biases (2 C,), or a shared weight (1,)."""
+def _fit_softmax(probabilities: ArrayLike, labels: ArrayLike, *, shared: bool) -> tuple[Array, Array]:
     scores, truth = checked_predictions(probabilities, labels)
-    logits, one_hot = _logits(scores), np.eye(scores.shape[1])[truth]
-    start = np.array([1.0]) if shared else np.repeat([1.0, 0.0], scores.shape[1])
+    one_hot = np.eye(scores.shape[1])[truth]
+
+    def loss_of(scaled: Array) -> tuple[float, Array]:
+        log_scaled = _log_softmax(scaled)
+        return -log_scaled[one_hot == 1].sum(), np.exp(log_scaled) - one_hot
+
+    return _fit(_logits(scores), loss_of, shared=shared, lowest=1 / _HIGHEST_TEMPERATURE if shared else None)
+
+
+def _fit(
+    logits: Array, loss_of: Callable[[Array], tuple[float, Array]], *, shared: bool, lowest: float | None
+) -> tuple[Array, Array]:
+    """Minimise a penalised loss of scaled logits, which comes with its gradient by them; return weights and biases.
+
+    One weight may be shared by all, without a bias; none is below ``lowest``.
+    """
+    count = 1 if shared else logits.shape[1]
+    start = np.array([1.0]) if shared else np.repeat([1.0, 0.0], count)
 
     def objective(values: Array) -> tuple[float, Array]:
         weight, bias = (values, np.zeros(1)) if shared else np.split(values, 2)
-        log_scaled = _log_softmax(logits * weight + bias)
-        error = np.exp(log_scaled) - one_hot  # the gradient by the scaled logits
+        loss, error = loss_of(logits * weight + bias)
         by_weight, by_bias = (error * logits).sum(axis=0), error.sum(axis=0)
         gradient = by_weight.sum(keepdims=True) if shared else np.concatenate([by_weight, by_bias])
-        loss = -log_scaled[one_hot == 1].sum() + ((values - start) ** 2).sum() / 2
-        return loss / len(logits), (gradient + values - start) / len(logits)
+        penalised = loss + ((values - start) ** 2).sum() / 2
+        return penalised / len(logits), (gradient + values - start) / len(logits)
 
-    lowest = [(1 / _HIGHEST_TEMPERATURE, None)] if shared else None
-    return minimized(objective, start, lowest)
+    values = minimized(objective, start, [(lowest, None)] * count + [(None, None)] * (len(start) - count))
+    return (values, np.zeros(1)) if shared else (values[:count], values[count:])
 
 
 def minimized(objective: Callable[[Array], tuple[float, Array]], start: Array, bounds: Any) -> Array:

@@ -2,21 +2,22 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
-from typing import NamedTuple
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from types import MappingProxyType
+from typing import Any, NamedTuple
 
+from foretoken.data.problems import PROBLEMS, Answer, names_of_problems
 from foretoken.errors import ConfigError, did_you_mean, one_line
+from foretoken.metrics.needs import BOTH_KINDS, ENTITIES, POSITIVES, SHORT_TEXTS, TWO_CLASSES, TWO_NUMBERS, Need
 
-_CLASSES = ("classification",)
-_SETS = ("multi-label-classification",)
+_CLASSES = (Answer.CLASS,)
+_SETS = (Answer.LABELS,)
 _BOTH = (*_CLASSES, *_SETS)
-_CHOICES = ("multiple-choice", "candidates")
-_TAGS = ("token-classification",)
-_NUMBERS = ("regression",)
-_TEXTS = ("generation",)
-_ANSWERS = ("question-answering",)
-
-PROBLEMS = (*_CLASSES, *_SETS, *_NUMBERS, *_CHOICES, *_TAGS, *_TEXTS, *_ANSWERS)
+_CHOICES = (Answer.CHOICE,)
+_TAGS = (Answer.TAGS,)
+_NUMBERS = (Answer.NUMBER,)
+_TEXTS = (Answer.TEXT,)
+_ANSWERS = (Answer.SPAN,)
 
 
 SCORE, AS_ACCURACY, CALIBRATION, ERROR = "score", "as-accuracy", "calibration", "error"
@@ -28,44 +29,76 @@ class Metric(NamedTuple):
     Attributes:
         title: what it is called.
         greater_is_better: which way is better.
-        problems: those whose every task has it.
+        answers: what is answered in the problems whose every task has it.
         group: where it is shown: among the scores (in percent); not at all, where it equals accuracy, as it does where
             a document has one label; among what is said of the probabilities; or as an error.
         short: its heading where there is little room; by default the title.
+        of_two: of exactly two classes; what to take of more.
+        is_of_positive: whether, of two classes, it is of the second.
+        needs: what it must find among the labels, by what is answered.
+        resampled: what is answered where answers alone give it, so that rows can be drawn anew.
+        compute: outputs and labels, as a problem has them, to its value; None where the problem's family computes it.
     """
 
     title: str
     greater_is_better: bool
-    problems: tuple[str, ...]
+    answers: tuple[Answer, ...]
     group: str = SCORE
     short: str = ""
+    of_two: str = ""
+    is_of_positive: bool = False
+    needs: Mapping[Answer, Need] = MappingProxyType({})
+    resampled: tuple[Answer, ...] = ()
+    compute: Callable[[Any, Any], float] | None = None
 
     @property
     def heading(self) -> str:
         """What heads a column of it."""
         return self.short or self.title
 
+    @property
+    def is_share(self) -> bool:
+        """Whether it is spoken of in points of a hundred."""
+        return self.group not in (CALIBRATION, ERROR)
 
+    @property
+    def problems(self) -> tuple[str, ...]:
+        """Those whose every task has it."""
+        return names_of_problems(*self.answers)
+
+
+_OF_TWO: dict[str, Any] = {"is_of_positive": True, "needs": {Answer.CLASS: POSITIVES, Answer.TAGS: ENTITIES}}
+_OF_ONE: dict[str, Any] = _OF_TWO | {"resampled": _CLASSES}
+_RANKED: dict[str, Any] = {"needs": {Answer.NUMBER: TWO_NUMBERS}, "resampled": _NUMBERS}
 METRICS: dict[str, Metric] = {
-    "accuracy": Metric("Accuracy", True, (*_CLASSES, *_CHOICES, *_TAGS)),
-    "precision_micro": Metric("Precision (micro)", True, _BOTH, AS_ACCURACY, "P (micro)"),
-    "recall_micro": Metric("Recall (micro)", True, _BOTH, AS_ACCURACY, "R (micro)"),
-    "f1_micro": Metric("F1 (micro)", True, _BOTH, AS_ACCURACY),
-    "precision_macro": Metric("Precision (macro)", True, _BOTH, short="P (macro)"),
-    "recall_macro": Metric("Recall (macro)", True, _BOTH, short="R (macro)"),
-    "f1_macro": Metric("F1 (macro)", True, (*_BOTH, *_TAGS)),
+    "accuracy": Metric("Accuracy", True, (*_CLASSES, *_CHOICES, *_TAGS), resampled=(*_CLASSES, *_CHOICES)),
+    "precision_micro": Metric("Precision (micro)", True, _BOTH, AS_ACCURACY, "P (micro)", resampled=_BOTH),
+    "recall_micro": Metric("Recall (micro)", True, _BOTH, AS_ACCURACY, "R (micro)", resampled=_BOTH),
+    "f1_micro": Metric("F1 (micro)", True, _BOTH, AS_ACCURACY, resampled=_BOTH),
+    "precision_macro": Metric("Precision (macro)", True, _BOTH, short="P (macro)", resampled=_BOTH),
+    "recall_macro": Metric("Recall (macro)", True, _BOTH, short="R (macro)", resampled=_BOTH),
+    "f1_macro": Metric("F1 (macro)", True, (*_BOTH, *_TAGS), needs={Answer.TAGS: ENTITIES}, resampled=_BOTH),
     "precision_samples": Metric("Precision (samples)", True, _SETS, short="P (samples)"),
     "recall_samples": Metric("Recall (samples)", True, _SETS, short="R (samples)"),
     "f1_samples": Metric("F1 (samples)", True, _SETS),
     "map": Metric("Mean average precision", True, _SETS, short="mAP"),
     "subset_accuracy": Metric("Subset accuracy", True, _SETS),
-    "precision": Metric("Precision", True, (*_CLASSES, *_TAGS), short="P"),
-    "recall": Metric("Recall", True, (*_CLASSES, *_TAGS), short="R"),
-    "f1": Metric("F1", True, (*_CLASSES, *_TAGS)),
-    "matthews": Metric("Matthews correlation", True, _CLASSES, short="Matthews"),
-    "roc_auc": Metric("Area under the ROC curve", True, _CLASSES, short="ROC AUC"),
+    "precision": Metric(
+        "Precision", True, (*_CLASSES, *_TAGS), SCORE, "P", "precision_macro or precision_micro", **_OF_ONE
+    ),
+    "recall": Metric("Recall", True, (*_CLASSES, *_TAGS), SCORE, "R", "recall_macro or recall_micro", **_OF_ONE),
+    "f1": Metric("F1", True, (*_CLASSES, *_TAGS), of_two="f1_macro or f1_micro", **_OF_ONE),
+    "matthews": Metric(
+        "Matthews correlation", True, _CLASSES, SCORE, "Matthews", needs={Answer.CLASS: TWO_CLASSES}, resampled=_CLASSES
+    ),
+    "roc_auc": Metric(
+        *("Area under the ROC curve", True, _CLASSES, SCORE, "ROC AUC", "accuracy or f1_macro"),
+        needs={Answer.CLASS: TWO_CLASSES},
+    ),
     # In classification the next two are extras of a task: MRPC and QQP; MultiRC.
-    "accuracy_f1": Metric("Mean of accuracy and F1", True, (), short="(Accuracy + F1) / 2"),
+    "accuracy_f1": Metric(
+        *("Mean of accuracy and F1", True, (), SCORE, "(Accuracy + F1) / 2"), is_of_positive=True, resampled=_CLASSES
+    ),
     "exact_match": Metric("Exact match", True, (*_TEXTS, *_ANSWERS)),
     "ece": Metric("Expected calibration error", False, (*_BOTH, *_CHOICES), CALIBRATION, "ECE"),
     "smece": Metric("Smooth calibration error", False, (*_BOTH, *_CHOICES), CALIBRATION, "smECE"),
@@ -78,32 +111,27 @@ METRICS: dict[str, Metric] = {
     "brier": Metric("Brier score", False, (*_BOTH, *_CHOICES), CALIBRATION, "Brier"),
     "nll": Metric("Negative log-likelihood", False, (*_BOTH, *_CHOICES), CALIBRATION, "NLL"),
     "aurc": Metric("Area under the risk-coverage curve", False, (*_CLASSES, *_CHOICES), CALIBRATION, "AURC"),
-    "pearson": Metric("Pearson correlation", True, _NUMBERS, short="Pearson"),
-    "spearman": Metric("Spearman correlation", True, _NUMBERS, short="Spearman"),
-    "pearson_spearman": Metric("Mean of Pearson and Spearman", True, _NUMBERS, short="(Pearson + Spearman) / 2"),
-    "mse": Metric("Mean squared error", False, _NUMBERS, ERROR, "MSE"),
+    "pearson": Metric("Pearson correlation", True, _NUMBERS, short="Pearson", **_RANKED),
+    "spearman": Metric("Spearman correlation", True, _NUMBERS, short="Spearman", **_RANKED),
+    "pearson_spearman": Metric(
+        "Mean of Pearson and Spearman", True, _NUMBERS, short="(Pearson + Spearman) / 2", **_RANKED
+    ),
+    "mse": Metric("Mean squared error", False, _NUMBERS, ERROR, "MSE", resampled=_NUMBERS),
     "coverage_95": Metric("Coverage of 95 % intervals", True, (), short="Coverage (95 %)"),  # with variance alone
     "bleu": Metric("BLEU", True, _TEXTS),
     "chrf": Metric("chrF", True, _TEXTS),
-    "ter": Metric("TER", False, _TEXTS),
+    "ter": Metric("TER", False, _TEXTS, needs={Answer.TEXT: SHORT_TEXTS}),
     "rouge1": Metric("ROUGE-1", True, _TEXTS),
     "rouge2": Metric("ROUGE-2", True, _TEXTS),
     "rougeL": Metric("ROUGE-L", True, _TEXTS),
     "meteor": Metric("METEOR", True, _TEXTS),
     "token_f1": Metric("F1 (words)", True, (*_TEXTS, *_ANSWERS)),
     # Of questions some of which have no answer in their context.
-    "has_answer_exact_match": Metric("Exact match, answerable", True, ()),
-    "has_answer_token_f1": Metric("F1 (words), answerable", True, ()),
-    "no_answer_exact_match": Metric("Exact match, unanswerable", True, ()),
-    "loss": Metric("Loss", False, PROBLEMS, ERROR),
+    "has_answer_exact_match": Metric("Exact match, answerable", True, (), needs={Answer.SPAN: BOTH_KINDS}),
+    "has_answer_token_f1": Metric("F1 (words), answerable", True, (), needs={Answer.SPAN: BOTH_KINDS}),
+    "no_answer_exact_match": Metric("Exact match, unanswerable", True, (), needs={Answer.SPAN: BOTH_KINDS}),
+    "loss": Metric("Loss", False, tuple(Answer), ERROR),
 }
-_BINARY_ONLY = {
-    "precision": "precision_macro or precision_micro",
-    "recall": "recall_macro or recall_micro",
-    "f1": "f1_macro or f1_micro",
-    "roc_auc": "accuracy or f1_macro",
-}  # and what there is with any number of classes
-_OF_POSITIVE = ("precision", "recall", "f1", "accuracy_f1")
 _LONGEST_CLASS = 40  # characters of its name in a heading
 
 
@@ -113,7 +141,7 @@ def positive_of(problem: str, labels: object) -> str:
     >>> positive_of("classification", ["benign", "cancer"]), positive_of("classification", ["a", "b", "c"])
     ('cancer', '')
     """
-    if problem not in _CLASSES or not isinstance(labels, list | tuple) or len(labels) != 2:
+    if not _is_of_classes(problem) or not isinstance(labels, list | tuple) or len(labels) != 2:
         return ""
     return str(labels[1])
 
@@ -124,7 +152,7 @@ def with_class(name: str, positive: str, words: str = "") -> str:
     >>> with_class("f1", "cancer"), with_class("f1", "cancer", "F1"), with_class("accuracy", "cancer")
     ('f1 (cancer)', 'F1 (cancer)', 'accuracy')
     """
-    is_of_one = positive and name in _OF_POSITIVE
+    is_of_one = positive and name in METRICS and METRICS[name].is_of_positive
     return f"{words or name} ({one_line(positive, _LONGEST_CLASS)})" if is_of_one else words or name
 
 
@@ -134,7 +162,7 @@ def repeats_accuracy(name: str, problem: str) -> bool:
     >>> repeats_accuracy("f1_micro", "classification"), repeats_accuracy("f1_micro", "multi-label-classification")
     (True, False)
     """
-    return problem in _CLASSES and name in METRICS and METRICS[name].group == AS_ACCURACY
+    return _is_of_classes(problem) and name in METRICS and METRICS[name].group == AS_ACCURACY
 
 
 def metrics_of(group: str) -> tuple[str, ...]:
@@ -160,8 +188,9 @@ def metric_names(num_classes: int | None, problem: str = "classification") -> tu
     ['f1', 'precision', 'recall', 'roc_auc']
     """
     _check(num_classes, problem)
-    left_out = set(_BINARY_ONLY) if problem in _CLASSES and num_classes != 2 else set()
-    return tuple(name for name, metric in METRICS.items() if problem in metric.problems and name not in left_out)
+    answer, is_of_more = PROBLEMS[problem].answer, _is_of_classes(problem) and num_classes != 2
+    known = {name: metric for name, metric in METRICS.items() if answer in metric.answers}
+    return tuple(name for name, metric in known.items() if not (metric.of_two and is_of_more))
 
 
 def check_metric(
@@ -180,9 +209,9 @@ def check_metric(
     known = (*metric_names(num_classes, problem), *extra)
     if name in known:
         return
-    if name in _BINARY_ONLY and problem in _CLASSES:
+    if name in METRICS and METRICS[name].of_two and _is_of_classes(problem):
         got = "their number is not known" if num_classes is None else f"there are {num_classes}"
-        raise ConfigError(f"{name} needs exactly 2 classes, and {got}; use {_BINARY_ONLY[name]}")
+        raise ConfigError(f"{name} needs exactly 2 classes, and {got}; use {METRICS[name].of_two}")
     # Every metric of some other problem or task is spelled rightly already.
     hint = "" if name in METRICS else did_you_mean(name, known)
     raise ConfigError(f"{problem} has no metric {name!r}{hint}; use one of {', '.join(known)}")
@@ -191,5 +220,34 @@ def check_metric(
 def _check(num_classes: int | None, problem: str) -> None:
     if problem not in PROBLEMS:
         raise ConfigError(f"no problem {problem!r}{did_you_mean(problem, PROBLEMS)}; known: {', '.join(PROBLEMS)}")
-    if problem in _BOTH and num_classes is not None and num_classes < 2:
+    if PROBLEMS[problem].has_classes and num_classes is not None and num_classes < 2:
         raise ConfigError(f"num_classes is {num_classes}; {problem} needs at least 2")
+
+
+def _is_of_classes(problem: str) -> bool:
+    return problem in PROBLEMS and PROBLEMS[problem].answer is Answer.CLASS
+
+
+def lacking(name: str, problem: str, labels: Sequence[Any], classes: Sequence[str] = ("0", "1")) -> str | None:
+    """Return what a metric needs of labels, as the problem has them, and does not find; None where nothing is missing.
+
+    ``classes`` are what the labels are called, where these are numbers of classes.
+
+    >>> lacking("roc_auc", "classification", [1, 1]), lacking("accuracy", "classification", [1, 1])
+    ('documents of two classes or more', None)
+    >>> lacking("f1", "classification", [0, 0], ["benign", "cancer"])
+    "documents of class 'cancer'"
+    >>> lacking("pearson", "regression", [3.0])
+    'two different numbers or more'
+    """
+    need = METRICS[name].needs.get(PROBLEMS[problem].answer)
+    if need is None or need.is_met(labels):
+        return None
+    return need.what.format(positive=positive_of(problem, classes))
+
+
+def further_metrics(problem: str, outputs: Any, labels: Any) -> dict[str, float]:
+    """Return the metrics that no family of them computes: those of the table's rows that say how."""
+    answer = PROBLEMS[problem].answer
+    found = {name: metric.compute for name, metric in METRICS.items() if answer in metric.answers and metric.compute}
+    return {name: float(compute(outputs, labels)) for name, compute in found.items()}

@@ -7,7 +7,7 @@ from collections.abc import Callable, Sequence
 from statistics import fmean
 
 from foretoken.report.runs.compare import SIGNIFICANT, Comparison
-from foretoken.report.runs.groups import TEST, VALIDATION, Group, Results, best_by_validation, by
+from foretoken.report.runs.groups import TEST, VALIDATION, Results, RunGroup, best_by_validation, by
 from foretoken.report.scores import counted, greater_is_better, is_share, printed
 from foretoken.report.tables.matrices import seeds_of
 
@@ -29,7 +29,7 @@ def summary_lines(results: Results, comparisons: Sequence[Comparison]) -> list[s
     return [*lines, _TEST] if tested else lines
 
 
-def answer(groups: Sequence[Group], comparisons: Sequence[Comparison]) -> str:
+def answer(groups: Sequence[RunGroup], comparisons: Sequence[Comparison]) -> str:
     """Return the sentence on the groups of one task and model, without the name of these.
 
     They are ranked on test, or on validation where no test split was looked at; what prints alike is level.
@@ -67,22 +67,22 @@ def _scope(results: Results) -> str:
     return f"{counts}: {methods} on {tasks} with {models}, {seeds} each.{rest}"
 
 
-def _mean(group: Group, split: str) -> float:
+def _mean(group: RunGroup, split: str) -> float:
     return fmean(group.values(group.metric, split))
 
 
-def _ahead(best: Group, group: Group, split: str) -> str:
+def _ahead(best: RunGroup, group: RunGroup, split: str) -> str:
     return printed(best.metric, abs(_mean(best, split) - _mean(group, split)))
 
 
-def _compared(others: Sequence[Group]) -> list[Group]:
+def _compared(others: Sequence[RunGroup]) -> list[RunGroup]:
     """Return what the best is compared with: the next one, and the best of each method of reference."""
     of_method = by(others, lambda group: group.first.method)
     named = [*others[:1], *(of_method[name][0] for name in REFERENCES if name in of_method)]
     return list({group.label: group for group in named}.values())
 
 
-def _best(level: Sequence[Group], split: str, *, alone: bool) -> str:
+def _best(level: Sequence[RunGroup], split: str, *, alone: bool) -> str:
     metric = level[0].metric
     score = f"{level[0].heading()} {printed(metric, _mean(level[0], split))} on {split} ({_runs(level[0], split)})"
     if alone and len(level) == 1:
@@ -90,13 +90,13 @@ def _best(level: Sequence[Group], split: str, *, alone: bool) -> str:
     return f"{_listed(level)} {'is best' if len(level) == 1 else 'are level at the top'} with {score}"
 
 
-def _runs(group: Group, split: str) -> str:
+def _runs(group: RunGroup, split: str) -> str:
     """Return what a mean is of."""
     number = len(group.values(group.metric, split))
     return "one seed" if number == 1 else f"mean of {number} seeds"
 
 
-def _margins(best: Group, compared: Sequence[Group], others: Sequence[Group], split: str) -> str:
+def _margins(best: RunGroup, compared: Sequence[RunGroup], others: Sequence[RunGroup], split: str) -> str:
     """Say by how much the best is ahead."""
     points = " points" if is_share(best.metric) else ""
     side = "above" if greater_is_better(best.metric) else "below"
@@ -109,7 +109,7 @@ def _margins(best: Group, compared: Sequence[Group], others: Sequence[Group], sp
     return f", {_joined(said)}" if said else ""
 
 
-def _tested(best: Group, compared: Sequence[Group], comparisons: Sequence[Comparison], split: str) -> list[str]:
+def _tested(best: RunGroup, compared: Sequence[RunGroup], comparisons: Sequence[Comparison], split: str) -> list[str]:
     """Say what the tests make of that: over documents, which is paired, and over seeds."""
     if not compared:
         return []
@@ -124,7 +124,9 @@ def _tested(best: Group, compared: Sequence[Group], comparisons: Sequence[Compar
     return [*documents, *(seeds or [items[0].no_t_test])]
 
 
-def _said(name: str, best: Group, compared: Sequence[Group], items: Sequence[Comparison], test: Test) -> list[str]:
+def _said(
+    name: str, best: RunGroup, compared: Sequence[RunGroup], items: Sequence[Comparison], test: Test
+) -> list[str]:
     """Say where a test puts the groups beside the best; nothing where it was not made."""
     verdicts = by(zip(compared, items, strict=True), lambda pair: _verdict(best, pair[1], test))
     behind, unclear, ahead = ([group for group, _ in verdicts.get(side, [])] for side in (1, 0, -1))
@@ -136,7 +138,7 @@ def _said(name: str, best: Group, compared: Sequence[Group], items: Sequence[Com
     return [f"{name} {', '.join(parts)}"] if parts else []
 
 
-def _verdict(best: Group, item: Comparison, test: Test) -> int | None:
+def _verdict(best: RunGroup, item: Comparison, test: Test) -> int | None:
     """Return 1 where a group is significantly better, -1 where it is worse, else 0; None where it was not tested."""
     gain, p_value = test(item)
     if p_value is None:
@@ -153,7 +155,7 @@ def _over_seeds(item: Comparison) -> tuple[float, float | None]:
     return sign * (item.difference or 0.0), item.holm_over_seeds
 
 
-def _chosen(level: Sequence[Group], others: Sequence[Group], groups: Sequence[Group], split: str) -> list[str]:
+def _chosen(level: Sequence[RunGroup], others: Sequence[RunGroup], groups: Sequence[RunGroup], split: str) -> list[str]:
     """Say what validation alone would have chosen, where that is another method."""
     choice = best_by_validation(groups)
     if split != TEST or choice.validation in {None, *(group.validation for group in level)}:
@@ -162,7 +164,7 @@ def _chosen(level: Sequence[Group], others: Sequence[Group], groups: Sequence[Gr
     return [f"validation alone would choose {choice.label}" + (f", {score} on test" if score else "")]
 
 
-def _listed(groups: Sequence[Group], last: str = "and") -> str:
+def _listed(groups: Sequence[RunGroup], last: str = "and") -> str:
     return _joined([group.label for group in groups], last)
 
 

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 from foretoken.report.answers import summary_lines
 from foretoken.report.drawing import Drawn
-from foretoken.report.render.table import Table
+from foretoken.report.render.table import ReportTable
 from foretoken.report.runs.compare import SAMPLES, Comparison
 from foretoken.report.runs.folds import is_whole
 from foretoken.report.runs.groups import Results
@@ -43,7 +43,7 @@ class Section:
 
     name: str
     title: str
-    tables: Sequence[Table] = ()
+    tables: Sequence[ReportTable] = ()
     lines: Sequence[str] = ()
     figures: Sequence[Drawn] = ()
     recipes: Sequence[RecipeText] = ()
@@ -76,7 +76,7 @@ def compose(results: Results, comparisons: Sequence[Comparison], figures: Sequen
     return Report(counted(len(results.runs), "run folder"), said, summary, picture, kept)
 
 
-def tables_for_latex(results: Results) -> list[Table]:
+def tables_for_latex(results: Results) -> list[ReportTable]:
     """Return the tables of the papers' layout."""
     return _there(main_table(results), paper_table(results), ece_table(results)) if results.chosen else []
 
@@ -122,5 +122,5 @@ def _cautions(results: Results, task: str) -> list[str]:
     return [line for line, is_true in said.items() if is_true]
 
 
-def _there(*tables: Table | None) -> list[Table]:
+def _there(*tables: ReportTable | None) -> list[ReportTable]:
     return [table for table in tables if table is not None]

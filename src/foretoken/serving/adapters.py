@@ -19,6 +19,7 @@ from foretoken.data.problems import (
     QUESTION_ANSWERING,
     REGRESSION,
     TOKEN_CLASSIFICATION,
+    Answer,
 )
 from foretoken.errors import AdapterError, ConfigError
 from foretoken.inference.guarantee import Evidence, Guarantee, Limit, confidences_of, kind_of, validation_of
@@ -150,9 +151,9 @@ def read_adapter(name: str, key: str, folder: Path, base: SharedBase, info: Adap
     answers, embeds = info.head == "questions", info.head == "none"
     own = QUESTION_ANSWERING if answers else REGRESSION if embeds else CLASSIFICATION
     problem = card.make_problem() or make_problem(own, info.labels)
-    if problem.name not in SERVED or (problem.name == QUESTION_ANSWERING) != answers:
+    if problem.name not in SERVED or (problem.facts.answer is Answer.SPAN) != answers:
         raise AdapterError(f"{folder} predicts {problem.name}; the server takes {', '.join(SERVED)}")
-    if problem.name == MULTIPLE_CHOICE and len(info.labels) > 1:
+    if problem.facts.answer is Answer.CHOICE and len(info.labels) > 1:
         raise AdapterError(f"{folder} has {len(info.labels)} outputs, and choices have one; copy both files again")
     length = problem.max_length(card.max_length, base.config, base.tokenizer)
     settings = replace(frozen.settings, max_length=length, chunks=card.recipe.chunks, max_tokens=card.recipe.max_tokens)

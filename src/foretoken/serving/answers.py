@@ -20,7 +20,7 @@ from foretoken.data.problems import MULTIPLE_CHOICE, QUESTION_ANSWERING, TOKEN_C
 from foretoken.errors import DataError
 from foretoken.serving.adapters import Adapter
 from foretoken.serving.errors import WrongTaskError
-from foretoken.serving.tasks import Document, Kind, Prepared, check_task
+from foretoken.serving.tasks import Document, Kind, PreparedDocument, check_task
 from foretoken.training.problems.question_answering import QuestionAnswering, QuestionCollator
 from foretoken.training.tokens.encode import TokenRow, refuse_without_embedding
 from foretoken.training.tokens.padding import PaddingCollator, TableRow
@@ -61,7 +61,7 @@ class Find:
 
     kind: Kind = "logits"
 
-    def prepare(self, adapter: Adapter, document: Document) -> Prepared[Told]:
+    def prepare(self, adapter: Adapter, document: Document) -> PreparedDocument[Told]:
         """Return the windows of the context, each behind the question; nothing of the context is cut off."""
         check_task(adapter, QUESTION_ANSWERING)
         problem = adapter.problem
@@ -85,7 +85,7 @@ class Find:
             outputs, _ = problem.decode(found.numpy(), None)
             return Told(problem.to_json(outputs, table)[0])
 
-        return Prepared(rows, finish)
+        return PreparedDocument(rows, finish)
 
 
 @dataclass(frozen=True)
@@ -94,7 +94,7 @@ class Choose:
 
     kind: Kind = "logits"
 
-    def prepare(self, adapter: Adapter, document: Document) -> Prepared[Told]:
+    def prepare(self, adapter: Adapter, document: Document) -> PreparedDocument[Told]:
         """Return a pair of the question and each choice."""
         check_task(adapter, MULTIPLE_CHOICE)
         problem = adapter.problem
@@ -112,7 +112,7 @@ class Choose:
             outputs, _ = problem.decode(logits[None], None)
             return Told(problem.to_json(outputs, table)[0], bool(truncation.truncated))
 
-        return Prepared(rows, finish)
+        return PreparedDocument(rows, finish)
 
 
 def _only_row(columns: dict[str, list[object]]) -> TableRow:
@@ -140,7 +140,7 @@ class Tag:
     ignore_labels: tuple[str, ...] = ("O",)
     kind: Kind = "logits"
 
-    def prepare(self, adapter: Adapter, document: Document) -> Prepared[Entities]:
+    def prepare(self, adapter: Adapter, document: Document) -> PreparedDocument[Entities]:
         """Return the windows of a document."""
         check_task(adapter, TOKEN_CLASSIFICATION)
         if not isinstance(document.text, str) or not is_readable(document.text):
@@ -165,7 +165,7 @@ class Tag:
             found = answer.postprocess(outputs, strategy, list(self.ignore_labels))
             return [_plain(entity) for entity in found]
 
-        return Prepared(rows, finish)
+        return PreparedDocument(rows, finish)
 
 
 class _Answers(TokenClassificationPipeline):

@@ -16,7 +16,7 @@ from torch import Tensor, nn
 
 from foretoken.bank.bank import AdapterBank, AdapterInfo, task_of
 from foretoken.bank.heads import GLOBAL
-from foretoken.data.problems import QUESTION_ANSWERING
+from foretoken.data.problems import Answer
 from foretoken.errors import AdapterError, BackboneError
 from foretoken.inference.predictor import Predictor, load_for_inference
 from foretoken.inference.shared_base import SharedBase
@@ -159,7 +159,7 @@ class GroupedBank:
         own = _own_tensors(predictor.model)
         info = AdapterInfo(
             method=str(getattr(method, "value", method)),
-            head="questions" if predictor.problem.name == QUESTION_ANSWERING else "classification",
+            head="questions" if predictor.problem.facts.answer is Answer.SPAN else "classification",
             labels=tuple(predictor.labels),
             bytes=sum(tensor.numel() * tensor.element_size() for tensor in own),
             dtype=own[0].dtype if own else torch.float32,
@@ -208,7 +208,7 @@ class GroupedBank:
         return _in_groups(inputs, adapter_names, adapter_names, run)
 
     def _logits(self, predictor: Predictor, group: dict[str, Tensor]) -> Tensor:
-        if predictor.problem.name != QUESTION_ANSWERING:
+        if predictor.problem.facts.answer is not Answer.SPAN:
             logits: Tensor = predictor.model(**group).logits
             return logits
         with token_types_passed_on(predictor.model, group.get("token_type_ids")):

@@ -24,7 +24,7 @@ from foretoken.serving.compute import BASE
 from foretoken.serving.errors import BusyError, ComputeError, NotReadyError, TooLongError
 from foretoken.serving.scheduler import Pending, Queue, Row
 from foretoken.serving.store import Store
-from foretoken.serving.tasks import Document, Prepared, Task
+from foretoken.serving.tasks import Document, PreparedDocument, ServingTask
 from foretoken.training.tokens.padding import padded
 
 log = logging.getLogger(__name__)
@@ -89,7 +89,7 @@ class Request(Generic[T]):
 
     adapter: str
     documents: Sequence[Document]
-    task: Task[T]
+    task: ServingTask[T]
     timeout: float | None = None
 
 
@@ -264,7 +264,7 @@ class Engine:
             self._reserved += documents
             self._coming += tokens
 
-    def _put(self, adapter: Adapter, request: Request[T], prepared: list[Prepared[T]]) -> Future[list[Tensor]]:
+    def _put(self, adapter: Adapter, request: Request[T], prepared: list[PreparedDocument[T]]) -> Future[list[Tensor]]:
         rows = [row for document in prepared for row in document.rows]
         now = self._clock()
         wait = min(request.timeout or self.limits.seconds_waiting, self.limits.seconds_waiting)
@@ -322,7 +322,7 @@ class Engine:
         return min(60, max(1, math.ceil(seconds)))
 
     def _answers(
-        self, computed: Future[list[Tensor]], adapter: Adapter, prepared: list[Prepared[T]]
+        self, computed: Future[list[Tensor]], adapter: Adapter, prepared: list[PreparedDocument[T]]
     ) -> Future[list[T]]:
         """Return the future of the answers; cancelling it cancels what is to be computed."""
         answered: Future[list[T]] = Future()
@@ -484,7 +484,7 @@ class Engine:
             _settle(request.future, results)
 
 
-def _prepared(request: Request[T], adapter: Adapter) -> list[Prepared[T]]:
+def _prepared(request: Request[T], adapter: Adapter) -> list[PreparedDocument[T]]:
     """Return the rows of all documents; of several, an error says which."""
     prepared = []
     for number, document in enumerate(request.documents):

@@ -15,7 +15,7 @@ from foretoken.inference.predictor import Predictor, load_for_inference
 from foretoken.serving.adapters import Adapter
 from foretoken.serving.engine import Engine, told
 from foretoken.serving.errors import BusyError, TooLongError
-from foretoken.serving.tasks import Document, Prediction
+from foretoken.serving.tasks import Document, TextPrediction
 
 T = TypeVar("T")
 _TOKENS, _STEPS = 512, 64  # of one pass, unless a document has more; and of a document
@@ -34,7 +34,7 @@ class Explainer:
         self.most_tokens = most_tokens
         self._is_busy, self._last = Lock(), dict[str, Predictor]()
 
-    def explain(self, engine: Engine, adapter: Adapter, document: Document, answer: Prediction) -> dict[str, Any]:
+    def explain(self, engine: Engine, adapter: Adapter, document: Document, answer: TextPrediction) -> dict[str, Any]:
         """Return what an answer of the engine rests on.
 
         Raises:

@@ -46,7 +46,7 @@ class Document:
 
 
 @dataclass(frozen=True)
-class Prepared(Generic[T]):
+class PreparedDocument(Generic[T]):
     """A document as token rows.
 
     Attributes:
@@ -58,14 +58,14 @@ class Prepared(Generic[T]):
     finish: Callable[[list[Tensor]], T]
 
 
-class Task(Protocol[T]):
+class ServingTask(Protocol[T]):
     """What is asked."""
 
     @property
     def kind(self) -> Kind:
         """Whether it is made of logits or of hidden states."""
 
-    def prepare(self, adapter: Adapter, document: Document) -> Prepared[T]:
+    def prepare(self, adapter: Adapter, document: Document) -> PreparedDocument[T]:
         """Return the rows of a document.
 
         Raises:
@@ -83,7 +83,7 @@ def check_task(adapter: Adapter, *tasks: str) -> None:
 
 
 @dataclass(frozen=True)
-class Prediction:
+class TextPrediction:
     """What is predicted for a document.
 
     Attributes:
@@ -132,7 +132,7 @@ class Classify:
     max_tokens: int | None = None
     kind: Kind = "logits"
 
-    def prepare(self, adapter: Adapter, document: Document) -> Prepared[Prediction]:
+    def prepare(self, adapter: Adapter, document: Document) -> PreparedDocument[TextPrediction]:
         """Return the document, or its chunks where the adapter was trained with chunks."""
         check_task(adapter, *CLASSIFIED)
         if adapter.problem.pairs != (document.pair is not None):
@@ -141,17 +141,17 @@ class Classify:
         rows, tokens, truncated = read(adapter, document, self.max_tokens)
         offset = _offset(adapter, document)
 
-        def finish(results: list[Tensor]) -> Prediction:
+        def finish(results: list[Tensor]) -> TextPrediction:
             logits = _pooled(adapter, results) + offset
             outputs, _ = adapter.problem.decode(logits[None], None)
             if not adapter.problem.has_probabilities:
                 numbers = adapter.problem.to_json(outputs, PlainTable({}))[0]
-                return Prediction(adapter.labels, outputs.reshape(-1), None, tokens, truncated, numbers)
+                return TextPrediction(adapter.labels, outputs.reshape(-1), None, tokens, truncated, numbers)
             scaled = outputs if adapter.scaling is None else adapter.scaling.apply(outputs)
             answered = tuple(adapter.problem.answered(scaled)[0])
-            return Prediction(adapter.labels, logits, scaled[0], tokens, truncated, answered=answered)
+            return TextPrediction(adapter.labels, logits, scaled[0], tokens, truncated, answered=answered)
 
-        return Prepared(rows, finish)
+        return PreparedDocument(rows, finish)
 
 
 @dataclass(frozen=True)
@@ -160,7 +160,7 @@ class Embed:
 
     kind: Kind = "states"
 
-    def prepare(self, adapter: Adapter, document: Document) -> Prepared[Embedding]:
+    def prepare(self, adapter: Adapter, document: Document) -> PreparedDocument[Embedding]:
         """Return the document, cut to the adapter's length."""
         if (pool := adapter.pool) is None:
             raise WrongTaskError("the model is an encoder-decoder, whose states are no vectors of texts")
@@ -171,7 +171,7 @@ class Embed:
             vector = sentence_vectors(states, torch.ones(states.shape[:2], dtype=torch.bool), pool=pool)[0]
             return Embedding(vector.numpy(), tokens, truncated)
 
-        return Prepared(rows, finish)
+        return PreparedDocument(rows, finish)
 
 
 @dataclass(frozen=True)

@@ -18,7 +18,7 @@ ENDED = (*SCORED, FAILED)
 Row = Callable[[Variant, Params, Repeat], RunRow]
 
 
-class Summary(TypedDict):
+class SweepSummary(TypedDict):
     """A metric over the seeds, each the mean over its folds; `std` is that of a sample, None for a single value."""
 
     mean: float
@@ -187,7 +187,7 @@ def in_turn(columns: Iterable[Sequence[RunRow]]) -> Iterator[RunRow]:
     return (row for rows in zip_longest(*columns) for row in rows if row is not None)
 
 
-def measured_metrics(candidate: Candidate) -> dict[str, Summary]:
+def measured_metrics(candidate: Candidate) -> dict[str, SweepSummary]:
     """Return every metric of a candidate on the test split."""
     tested = {repeat: row.test for repeat, row in candidate.rows.items() if row.state == MEASURED and row.test}
     measured = by_seed(candidate.variant, tested)
@@ -206,7 +206,7 @@ def by_seed(variant: Variant, scores: Mapping[Repeat, Mapping[str, float] | None
     return found
 
 
-def summary(values: Mapping[int, float]) -> Summary:
+def summary(values: Mapping[int, float]) -> SweepSummary:
     """Return mean, standard deviation and values of a metric by seed.
 
     >>> summary({0: 0.5, 1: 0.7})["mean"]

@@ -11,6 +11,7 @@ from pathlib import Path
 
 from foretoken.errors import RecipeError, RunBusyError
 from foretoken.files import readable_object, write_json
+from foretoken.metrics.table import METRICS
 from foretoken.options import Values
 from foretoken.outputs import SWEEP_RECORD
 from foretoken.sweeps.candidates import planned, propose
@@ -18,7 +19,6 @@ from foretoken.sweeps.plan import Repeat, SweepPlan, Variant, run_name
 from foretoken.sweeps.runs import BROKEN, FAILED, RUNNING, TRAINED, UNMEASURED, WAITING, RunRow, read_run
 from foretoken.sweeps.space import Params
 from foretoken.sweeps.status import VariantStatus, broken, variant_statuses
-from foretoken.training.problems.metrics import greater_is_better
 from foretoken.training.recipe.recipe import Recipe
 from foretoken.training.run.record import differing_keys, recipe_to_json
 from foretoken.training.run_folder import RECORD, held
@@ -42,7 +42,7 @@ class Sweep:
         self.under_way: set[str] = set()
         self.failed: dict[str, str] = {}
         self.latest: list[VariantStatus] = []
-        self.maximise = {item.metric: greater_is_better(item.metric) for item in plan.variants}
+        self.maximise = {item.metric: METRICS[item.metric].greater_is_better for item in plan.variants}
         self._planned = {item.name: planned(item, plan.config.search) for item in plan.variants}
         self._tried_again: set[str] = set()
         self._recipes: dict[str, Callable[[], Recipe]] = {}

@@ -20,7 +20,7 @@ from foretoken.metrics.table import with_class
 from foretoken.sweeps.naming import params_label
 from foretoken.sweeps.plan import SweepPlan
 from foretoken.sweeps.runs import BROKEN, RUNNING, RunRow
-from foretoken.sweeps.status import ENDED, Summary, VariantStatus, by_seed, measured_metrics, summary
+from foretoken.sweeps.status import ENDED, SweepSummary, VariantStatus, by_seed, measured_metrics, summary
 
 log = logging.getLogger(__name__)
 PROGRESS = ("variant", "done", "best so far", "running", "failed", "time left")
@@ -131,7 +131,7 @@ def broken_lines(rows: Sequence[RunRow]) -> list[str]:
     return [f"{error}: {', '.join(runs)}" for error, runs in by_error.items()]
 
 
-def mean_and_deviation(values: Summary | None) -> str:
+def mean_and_deviation(values: SweepSummary | None) -> str:
     """Format a mean and its standard deviation.
 
     >>> mean_and_deviation({"mean": 0.75, "std": 0.02, "seeds": {}})

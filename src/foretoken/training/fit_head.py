@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import logging
 import time
-from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
@@ -13,8 +12,9 @@ import torch
 from torch import Tensor, nn
 
 from foretoken.backbones.pooling import UNIT_MOMENTS
+from foretoken.data.folds import held_out_folds
 from foretoken.files import JsonObject
-from foretoken.training.linear_probe import LinearProbe, fit_probe, inner_folds
+from foretoken.training.linear_probe import LinearProbe, fit_probe
 from foretoken.training.problems.base import Problem
 from foretoken.training.problems.classification import TextProblem
 from foretoken.training.tokens.batches import by_length, cut
@@ -29,6 +29,8 @@ if TYPE_CHECKING:
     from transformers import PreTrainedModel, PreTrainedTokenizerBase
 
 log = logging.getLogger(__name__)
+_FOLDS = 5
+_FEW = 1000  # documents: of more, one fold is held out, not each in turn
 
 
 @dataclass(frozen=True)
@@ -70,10 +72,8 @@ def fit_head(
         return None
     began = time.perf_counter()
     features, labels = read_features(model, tokenizer, problem, table, bf16=bf16)
-    groups = table["group"] if "group" in table.column_names else [None] * len(table)
-    units = [group if group is not None else own for group, own in zip(groups, table["id"], strict=True)]
-    folds = inner_folds(_strata(labels), units, seed=seed)  # rarer documents may be there several times
     place = "cuda" if head.weight.is_cuda else "cpu"  # of others some know no float64
+    folds = _folds(problem, table, seed)
     given = features.to(place), labels.to(place), problem.loss, head.out_features, folds
     probe = fit_probe(*given, one_scale=pool_of(model) == UNIT_MOMENTS)  # lengths of 1 are a scale
     with torch.no_grad():
@@ -128,12 +128,9 @@ def read_features(
     return torch.stack(features), torch.stack(labels)
 
 
-def _strata(labels: Tensor) -> Sequence[object]:
-    """Return what folds are to have alike: the class, the rarest label of several, or where a number stands."""
-    if labels.dim() == 1 and not labels.is_floating_point():
-        return labels.tolist()
-    if labels.dim() > 1 and bool(((labels == 0) | (labels == 1)).all()):
-        rarity = labels.sum(dim=0).where(labels.sum(dim=0) > 0, torch.tensor(float("inf")))
-        return (labels * (1 / rarity)).argmax(dim=1).where(labels.any(dim=1), torch.tensor(-1)).tolist()
-    ranks = labels.reshape(len(labels), -1)[:, 0].argsort().argsort()
-    return (ranks * 10 // max(1, len(ranks))).tolist()
+def _folds(problem: Problem, table: Dataset, seed: int) -> list[list[int]]:
+    """Return the numbers of the documents of each fold; of many documents the first fold alone."""
+    groups = table["group"] if "group" in table.column_names else [None] * len(table)
+    keys = [str(own if group is None else group) for group, own in zip(groups, table["id"], strict=True)]  # may repeat
+    folds = np.array(held_out_folds(problem.class_rows(table) or [[]] * len(keys), keys, _FOLDS, seed))
+    return [np.flatnonzero(folds == fold).tolist() for fold in np.unique(folds)[: 1 if len(keys) > _FEW else None]]

@@ -9,14 +9,12 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import TypeAlias
 
-import numpy as np
 import torch
 from torch import Tensor
 
 Loss: TypeAlias = Callable[[Tensor, Tensor], Tensor]  # (n, C) outputs and labels -> their mean loss
 STRENGTHS = (3e-4, 1e-3, 3e-3, 1e-2, 3e-2, 1e-1, 3e-1, 1.0)  # scikit-learn's C: the smallest one is shrunk most
-FOLDS = 5
-_FEW = 1000  # documents: of more, one fold is held out, not each in turn
+_FEW = 1000  # documents, of which float64 takes no time
 _ITERATIONS = 300
 _CURVATURE = 0.1  # of the loss by a logit, about; at most 1/4 of a cross-entropy
 _WORSE = 2  # strengths in a row whose loss is higher end the search
@@ -87,28 +85,6 @@ def fit_probe(
     weight, bias = frame.undone(*least)
     rows = torch.cat([part.rows for part in parts]) if parts else torch.zeros(0, dtype=torch.long)
     return LinearProbe(weight.T, bias, strength, held, rows, found.cpu())
-
-
-def inner_folds(keys: Sequence[object], groups: Sequence[object], *, seed: int = 0) -> list[list[int]]:
-    """Return the documents of each fold, such that every fold has about as many of each key; none if that cannot be.
-
-    Of many documents there is the first fold alone. Those of one group are in one fold.
-
-    >>> [sorted(fold) for fold in inner_folds(["a", "a", "b", "b"], range(4))]
-    [[0, 2], [1, 3]]
-    """
-    units: dict[object, list[int]] = {}
-    for number in range(len(keys)):
-        units.setdefault(groups[number], []).append(number)
-    order = np.random.default_rng(seed).permutation(len(units)).tolist() if seed else range(len(units))
-    members = list(units.values())
-    by_key = sorted((members[place] for place in order), key=lambda unit: str(keys[unit[0]]))
-    counts = np.unique([str(keys[unit[0]]) for unit in by_key], return_counts=True)[1]
-    count = min(FOLDS, int(counts.max()) if counts.max() > 1 else len(by_key))
-    if count < 2:
-        return []
-    folds = [[number for unit in by_key[fold::count] for number in unit] for fold in range(count)]
-    return folds[:1] if len(keys) > _FEW else folds
 
 
 @dataclass

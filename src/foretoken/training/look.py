@@ -10,7 +10,7 @@ from typing import Any
 from foretoken.data.examples import mark_entities
 from foretoken.data.load import Loaded, load_data
 from foretoken.data.options import DataOptions
-from foretoken.data.problems import CLASSIFICATION, MULTI_LABEL, TOKEN_CLASSIFICATION
+from foretoken.data.problems import PROBLEMS, Answer
 from foretoken.errors import CombinedDataError, ForetokenError, RecipeError, lines_of
 from foretoken.options import Errors, build
 from foretoken.training.recipe.reading import add_plain_errors
@@ -23,7 +23,7 @@ _ABSENT: dict[str, Any] = {"model": "", "method": {"name": ""}}  # a look at dat
 
 
 @dataclass(frozen=True)
-class Plan:
+class CheckPlan:
     """A recipe as it stands, with what can be said against it without PyTorch.
 
     Attributes:
@@ -41,7 +41,7 @@ class Plan:
     errors: Sequence[str]
 
     @classmethod
-    def read(cls, path: str | None, overrides: Sequence[str], *, may_be_data: bool = False) -> Plan:
+    def read(cls, path: str | None, overrides: Sequence[str], *, may_be_data: bool = False) -> CheckPlan:
         """Read a recipe file and the flags, which may name the data alone if ``may_be_data``."""
         values, errors = read_values(path, overrides), Errors()
         absent = _ABSENT if may_be_data and not values.keys() & _ABSENT.keys() else {}
@@ -81,7 +81,7 @@ def data_of(path: str | None, overrides: Sequence[str], *, anew: bool) -> Loaded
     Raises:
         ForetokenError: recipe and data cannot be used; what is wrong with both is in one message.
     """
-    plan = Plan.read(path, overrides)
+    plan = CheckPlan.read(path, overrides)
     named = plan.recipe if plan.recipe is not None and "name" in plan.recipe.method else None
     if named is not None and not anew and (named.run_folder / RECORD).exists():
         return None
@@ -102,7 +102,7 @@ def _words(value: str | Sequence[Any] | None) -> int:
     return len(value.split()) if isinstance(value, str) else sum(map(_words, value or ()))
 
 
-def lengths_in_tokens(plan: Plan, data: Loaded) -> tuple[dict[str, Sequence[int]], int]:
+def lengths_in_tokens(plan: CheckPlan, data: Loaded) -> tuple[dict[str, Sequence[int]], int]:
     """Return the quantiles of how many tokens the documents of every split have, and how many are read; 0: all.
 
     Raises:
@@ -130,14 +130,17 @@ def lengths_in_tokens(plan: Plan, data: Loaded) -> tuple[dict[str, Sequence[int]
 
 def counts_of(data: Loaded) -> dict[str, Counter[str]]:
     """Return how often every class, type of entity or other tag occurs in each split; nothing for other problems."""
-    if data.problem == CLASSIFICATION:
-        return {name: Counter(data.labels[number] for number in split["label"]) for name, split in data.splits.items()}
-    if data.problem == MULTI_LABEL:
+    facts = PROBLEMS[data.problem]
+    if facts.has_classes:
+        from foretoken.training.problems import PROBLEMS as KINDS  # brings PyTorch
+
         return {
-            name: Counter(data.labels[number] for numbers in split["labels"] for number in numbers)
+            name: Counter(
+                data.labels[number] for numbers in KINDS[data.problem].class_rows(split) for number in numbers
+            )
             for name, split in data.splits.items()
         }
-    if data.problem != TOKEN_CLASSIFICATION:
+    if facts.answer is not Answer.TAGS:
         return {}
     is_of_entities = mark_entities(data.labels)
     begin = {

@@ -16,7 +16,7 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from foretoken.data.folds import assigned_by_labels
+from foretoken.data.folds import held_out_folds
 from foretoken.data.splits import together
 from foretoken.errors import AdapterError, ConfigError
 from foretoken.metrics.scaling import minimized
@@ -24,7 +24,6 @@ from foretoken.training.baseline.options import TfidfOptions
 from foretoken.training.baseline.tfidf import Tfidf, fit_margins, load, texts_of
 from foretoken.training.problems.base import Problem
 from foretoken.training.problems.classification import TextProblem
-from foretoken.training.problems.losses import class_rows
 from foretoken.training.tokens.padding import OFFSET
 
 if TYPE_CHECKING:
@@ -94,23 +93,15 @@ def fit_words(
     """
     texts = texts_of(train)
     keys = together(texts, groups or [None] * len(texts))
-    folds = np.array(_folds(problem, train, keys, seed))
+    folds = np.array(held_out_folds(problem.class_rows(train) or [[]] * len(keys), keys, FOLDS, seed))
+    if not len(folds):
+        raise ConfigError(f"words: got {len(set(keys))} different training document or group, expected two or more")
     margins = np.zeros((len(texts), max(1, len(problem.labels))))
     for fold in np.unique(folds):
         held, seen = np.flatnonzero(folds == fold), np.flatnonzero(folds != fold)
         model = fit_margins(options, problem, train.select(seen), **_ERRORS)
         margins[held] = model.logits([texts[row] for row in held])
     return fit_margins(options, problem, train, **_ERRORS), margins
-
-
-def _folds(problem: Problem, train: Dataset, keys: Sequence[str], seed: int) -> list[int]:
-    """Return the fold of each document, by iterative stratification: rare classes need no document in every fold."""
-    sets: dict[str, frozenset[str]] = {}
-    for key, own in zip(keys, class_rows(train, problem.name) or [[]] * len(keys), strict=True):
-        sets[key] = sets.get(key, frozenset()) | frozenset(map(str, own))
-    if len(sets) < 2:
-        raise ConfigError(f"words: got {len(sets)} different training documents or groups, expected two or more")
-    return assigned_by_labels(sets, keys, min(FOLDS, len(sets)), seed)
 
 
 def stack(problem: Problem, labels: Tensor, head: Tensor | None, words: Tensor) -> tuple[float, float]:

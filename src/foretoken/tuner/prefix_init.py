@@ -29,7 +29,7 @@ SPECIAL = ("pad", "bos", "eos", "cls", "sep", "mask", "unk", "decoder_start")
 
 
 @dataclass(frozen=True)
-class SavedAdapter:
+class SavedPrefixAdapter:
     """The tensors of a saved adapter by their names below the body, and the length of its prefix."""
 
     source: str
@@ -37,7 +37,7 @@ class SavedAdapter:
     length: int
 
 
-Source: TypeAlias = list[int] | Tensor | SavedAdapter | None
+Source: TypeAlias = list[int] | Tensor | SavedPrefixAdapter | None
 
 
 def sources_of(config: ForetokenConfig, sites: Sites, body: nn.Module, dimensions: Dimensions) -> list[Source]:
@@ -80,7 +80,7 @@ def initialise(model_hooks: ModelHooks, adapter_name: str, sources: Sequence[Sou
         parameters = (parameter for module in (model_hooks.body, *sites.modules()) for parameter in module.parameters())
         if start is None or source is None or any(parameter.is_meta for parameter in parameters):  # weights are to come
             continue
-        if isinstance(source, SavedAdapter):
+        if isinstance(source, SavedPrefixAdapter):
             copy_adapter(source, start.length, sites, model_hooks)
         elif isinstance(source, Tensor):
             write_states(sites, states_in_pieces(model_hooks, source))
@@ -212,7 +212,7 @@ def methods_of(config: ForetokenConfig, sites: Sites) -> Sequence[tuple[Foretoke
     return sites.members or ((config, sites),)
 
 
-def saved_adapter(config: ForetokenConfig, source: str, body: nn.Module, dimensions: Dimensions) -> SavedAdapter:
+def saved_adapter(config: ForetokenConfig, source: str, body: nn.Module, dimensions: Dimensions) -> SavedPrefixAdapter:
     """Return the tensors of the adapter that a new one of the same method starts from.
 
     Raises:
@@ -227,10 +227,10 @@ def saved_adapter(config: ForetokenConfig, source: str, body: nn.Module, dimensi
     # as seen from the body: models of several tasks have the same body
     inner = f"{body.base_model_prefix}."
     tensors = {key.removeprefix(PREFIX).removeprefix(inner): tensor for key, tensor in given if f"{NAME}." in key}
-    return SavedAdapter(source, tensors, start.length)
+    return SavedPrefixAdapter(source, tensors, start.length)
 
 
-def copy_adapter(saved: SavedAdapter, length: int, sites: Sites, model_hooks: ModelHooks) -> None:
+def copy_adapter(saved: SavedPrefixAdapter, length: int, sites: Sites, model_hooks: ModelHooks) -> None:
     """Copy every tensor of a saved adapter of the same method; prefixes are repeated or cut to the new length.
 
     Raises:

@@ -14,7 +14,7 @@ from foretoken_cli.verbs.train import leading_words
 if TYPE_CHECKING:
     from foretoken.data.load import Loaded
     from foretoken.data.options import DataOptions
-    from foretoken.training.look import Plan
+    from foretoken.training.look import CheckPlan
 
 _EPILOG = """
 It takes what `foretoken train` takes, or the data alone, and exits with 2 if they cannot be trained on:
@@ -37,9 +37,9 @@ def run(words: Sequence[str]) -> int:
     if len(recipes) > 1 or not (recipes or overrides):
         fail("name one recipe, or the data: foretoken check --data.path mail.csv")
         return 2
-    from foretoken.training.look import Plan
+    from foretoken.training.look import CheckPlan
 
-    plan, attempts = Plan.read(recipes[0] if recipes else None, overrides, may_be_data=True), Attempts()
+    plan, attempts = CheckPlan.read(recipes[0] if recipes else None, overrides, may_be_data=True), Attempts()
     if plan.data is not None and plan.data.task is None:
         with attempts.one():
             _print_columns(plan.data)
@@ -77,7 +77,7 @@ def _print_columns(options: DataOptions) -> None:
             say()
 
 
-def _print_data(plan: Plan) -> None:
+def _print_data(plan: CheckPlan) -> None:
     """Print splits, classes and lengths: in tokens where there is a recipe, and else in words.
 
     Raises:

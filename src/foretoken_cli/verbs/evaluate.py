@@ -7,7 +7,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, Literal
 
-from foretoken.data.problems import MULTI_LABEL
+from foretoken.data.problems import PROBLEMS
 from foretoken.errors import cut
 from foretoken.limits import MOST_BINS
 from foretoken.options import Values, option
@@ -96,7 +96,7 @@ def _print_classes(values: Values) -> None:
         return
     chosen = scores if len(scores) <= _MOST_CLASSES else best_and_worst(scores)
     say()
-    name = "class" if counts else "label" if values["problem"] == MULTI_LABEL else "entity"
+    name = "class" if counts else "label" if PROBLEMS[values["problem"]].has_classes else "entity"
     head = name if len(chosen) == len(scores) else f"{name} (the best and the worst of {len(scores)})"
     table((head, "precision", "recall", "F1", "support"), [[row[0], *map(_number, row[1:])] for row in chosen])
     if counts is None:

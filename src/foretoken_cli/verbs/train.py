@@ -7,6 +7,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
+from foretoken.data.problems import PROBLEMS
 from foretoken.errors import ForetokenError
 from foretoken.options import Values, option
 from foretoken.processes import is_main_process
@@ -16,16 +17,6 @@ from foretoken_cli.parser import parse_known
 if TYPE_CHECKING:
     from foretoken_cli.worth import SameSplits
 
-_SHOWN = {
-    "classification": ("accuracy", "f1_macro", "ece"),
-    "multi-label-classification": ("f1_micro", "f1_macro", "map"),
-    "regression": ("pearson", "spearman", "mse"),
-    "multiple-choice": ("accuracy", "ece", "nll"),
-    "token-classification": ("precision", "recall", "f1"),
-    "candidates": ("accuracy", "ece", "nll"),
-    "generation": ("bleu", "rougeL", "loss"),
-    "question-answering": ("exact_match", "token_f1", "loss"),
-}
 _KEYS = """
 Any key of a recipe can be set after the recipes, and wins over the file; a run needs no file where the flags name
 model, data and method:
@@ -182,7 +173,9 @@ def _print(done: Sequence[tuple[str, Values]], *, searches: bool) -> None:
 
 def _metrics(done: Sequence[Values]) -> list[str]:
     """Return what the table shows: a few metrics of every problem among the runs, and what they were selected by."""
-    names = [name for record in done for name in (*_SHOWN[record["problem"]], record["recipe"]["training"]["metric"])]
+    names = [
+        name for record in done for name in (*PROBLEMS[record["problem"]].shown, record["recipe"]["training"]["metric"])
+    ]
     return [name for name in dict.fromkeys(names) if any(name in record["test"] for record in done)]
 
 

@@ -13,6 +13,7 @@ from foretoken.methods.aot.config import AoTPTuningConfig
 from foretoken.methods.aot.table import FILE_NAME
 
 from support import tiny
+from support.tiny import run
 
 
 def adapted(family, *, seed=3, **options):
@@ -25,11 +26,6 @@ def saved_fused(model, folder, *, dtype=torch.float32):
     """Save a fused copy of an adapter and return its folder."""
     fuse(copy.deepcopy(model), folder, dtype=dtype).save_pretrained(folder)
     return folder
-
-
-def run(model, inputs, **options):
-    with torch.no_grad():
-        return tiny.first(model(**inputs, **options))
 
 
 @pytest.mark.covering

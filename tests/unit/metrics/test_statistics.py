@@ -11,7 +11,7 @@ import scipy.stats
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from foretoken.errors import ConfigError, DataError
+from foretoken.errors import DataError
 from foretoken.metrics.statistics import (
     expected_validation_performance,
     holm,
@@ -109,11 +109,6 @@ def test_a_test_that_is_not_defined_is_refused(one, other, message):
         t_test(one, other)
 
 
-def test_unknown_alternatives_are_refused():
-    with pytest.raises(ConfigError, match="alternative is 'more'; expected two-sided, greater or less"):
-        t_test([1, 2], [1, 3], alternative="more")
-
-
 def enumerated(gains):
     """Return the difference on the rows, and that on each of the n^n equally likely draws of n rows."""
     n = len(gains)
@@ -154,17 +149,16 @@ def test_the_seed_decides():
 
 
 @pytest.mark.parametrize(
-    ("arguments", "options", "error", "message"),
+    ("arguments", "message"),
     [
-        (([1], [0]), {}, DataError, "two rows or more; got 1"),
-        (([1, 0], [1]), {}, DataError, "2 values against 1"),
-        (([1, 0], [1, float("nan")]), {}, DataError, "the scores of b have a NaN"),
-        (([1, 0], [1, 1]), {"samples": 0}, ConfigError, "samples is 0"),
+        (([1], [0]), "two rows or more; got 1"),
+        (([1, 0], [1]), "2 values against 1"),
+        (([1, 0], [1, float("nan")]), "the scores of b have a NaN"),
     ],
 )
-def test_unusable_systems_are_refused(arguments, options, error, message):
-    with pytest.raises(error, match=message):
-        paired_bootstrap(*arguments, **options)
+def test_unusable_systems_are_refused(arguments, message):
+    with pytest.raises(DataError, match=message):
+        paired_bootstrap(*arguments)
 
 
 @pytest.mark.parametrize("greater_is_better", [True, False])

@@ -8,7 +8,7 @@ import pytest
 from foretoken.metrics import table as metrics
 from foretoken.report.content import compose
 from foretoken.report.render.latex import document, latex
-from foretoken.report.render.table import Cell, Table
+from foretoken.report.render.table import Cell, ReportTable
 from foretoken.report.runs.compare import compare
 from foretoken.report.tables.classes import class_tables
 from foretoken.report.tables.matrices import ece_table, main_table, paper_table
@@ -155,7 +155,7 @@ def test_the_csv_has_a_row_per_run_with_its_recipe_and_everything_measured(two_m
 
 
 def test_latex_escapes_what_users_write():
-    table = Table("T_1", ("Method", "F1"), ((Cell(r"50% a_b & {c} \d #1 $ ~ ^ <"), Cell("1 ± 2", 1.0, 2)),))
+    table = ReportTable("T_1", ("Method", "F1"), ((Cell(r"50% a_b & {c} \d #1 $ ~ ^ <"), Cell("1 ± 2", 1.0, 2)),))
     text = latex(table)
     assert r"50\% a\_b \& \{c\} \textbackslash{}d \#1 \$ \textasciitilde{} \textasciicircum{} \textless{}" in text
     assert r"\underline{1 $\pm$ 2} \\" in text

@@ -11,11 +11,11 @@ from transformers import TrainerCallback
 
 from foretoken.errors import ConfigError
 from foretoken.metrics import classification_metrics
-from foretoken.metrics.needs import lacking
 from foretoken.metrics.regression import regression_metrics
 from foretoken.metrics.spans import span_metrics
+from foretoken.metrics.table import lacking
 from foretoken.training.problems import make_problem
-from foretoken.training.problems.question_answering import Answer, Truth
+from foretoken.training.problems.question_answering import SpanAnswer, Truth
 from foretoken.training.problems.regression import Regression
 from foretoken.training.recipe.recipe import build_recipe
 from foretoken.training.run.train import train
@@ -68,7 +68,7 @@ def test_what_texts_answers_and_entities_lack():
         assert (lacking("ter", "generation", rows) is None) == is_there
     for answers, is_there in (([["a"], []], True), ([["a"]], False), ([[]], False)):
         truths = [Truth("a b", list(texts)) for texts in answers]
-        values = make_problem("question-answering", []).measure([Answer(0, 1, 0.0, 0.0)] * len(truths), truths)
+        values = make_problem("question-answering", []).measure([SpanAnswer(0, 1, 0.0, 0.0)] * len(truths), truths)
         for name in ("has_answer_exact_match", "has_answer_token_f1", "no_answer_exact_match"):
             assert (name in values) == (lacking(name, "question-answering", truths) is None) == is_there
     for tags, is_there in ((["O", "B-PER"], True), (["O", "O"], False)):

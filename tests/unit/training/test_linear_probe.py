@@ -10,7 +10,7 @@ from sklearn.preprocessing import StandardScaler
 from torch.nn import functional as F  # noqa: N812 - the name that PyTorch's own code uses
 
 from foretoken.training import linear_probe
-from foretoken.training.linear_probe import fit_probe, inner_folds
+from foretoken.training.linear_probe import fit_probe
 from foretoken.training.problems import make_problem
 
 CHANCE = np.random.default_rng(0)
@@ -49,6 +49,7 @@ def numbers(count, strength):
     return problem, y, count, lambda rows: model.predict(rows).reshape(len(rows), -1), lambda z: z
 
 
+FOLDS = [list(range(first, 60, 5)) for first in range(5)]
 ORACLES = {
     "two classes": lambda strength: classes(2, strength),
     "three classes": lambda strength: classes(3, strength),
@@ -63,7 +64,7 @@ ORACLES = {
 def test_it_is_scikit_learns(oracle, strength, monkeypatch):
     monkeypatch.setattr(linear_probe, "STRENGTHS", (strength,))
     problem, y, outputs, expected, compared = ORACLES[oracle](strength)
-    probe = fit_probe(torch.tensor(X), torch.tensor(y), problem.loss, outputs, inner_folds(range(60), range(60)))
+    probe = fit_probe(torch.tensor(X), torch.tensor(y), problem.loss, outputs, FOLDS)
     assert probe.strength == strength
     found = compared(torch.tensor(X) @ probe.weight.T + probe.bias).numpy()
     np.testing.assert_allclose(found, expected(X), atol=2e-4)
@@ -74,20 +75,18 @@ def test_with_one_scale_it_is_scikit_learns_of_features_divided_by_one_number(st
     monkeypatch.setattr(linear_probe, "STRENGTHS", (strength,))
     y, x = SCORES.argmax(axis=1), (X - X.mean(axis=0)) / np.sqrt(X.var(axis=0).mean())
     model = LogisticRegression(C=strength, tol=1e-10, max_iter=10_000).fit(x, y)
-    folds = inner_folds(y.tolist(), range(60))
-    probe = fit_probe(torch.tensor(X), torch.tensor(y), F.cross_entropy, 3, folds, one_scale=True)
+    probe = fit_probe(torch.tensor(X), torch.tensor(y), F.cross_entropy, 3, FOLDS, one_scale=True)
     found = (torch.tensor(X) @ probe.weight.T + probe.bias).log_softmax(dim=1).numpy()
     np.testing.assert_allclose(found, model.predict_log_proba(x), atol=2e-4)
 
 
 def test_the_strength_is_the_one_with_the_lowest_loss_of_documents_that_are_held_out():
     y = SCORES.argmax(axis=1)
-    folds = inner_folds(y.tolist(), range(60))
-    probe = fit_probe(torch.tensor(X), torch.tensor(y), F.cross_entropy, 3, folds)
+    probe = fit_probe(torch.tensor(X), torch.tensor(y), F.cross_entropy, 3, FOLDS)
     losses = {}
     for strength in linear_probe.STRENGTHS:
         held = np.zeros((60, 3))
-        for fold in folds:
+        for fold in FOLDS:
             rest = np.setdiff1d(np.arange(60), fold)
             model = behind_scaler(LogisticRegression(C=strength, tol=1e-10, max_iter=10_000)).fit(X[rest], y[rest])
             held[fold] = model.predict_proba(X[fold])
@@ -103,26 +102,3 @@ def test_too_few_to_hold_any_out_have_the_strength_that_is_said():
     probe = fit_probe(torch.tensor(X[:1]), torch.tensor([1.5]), make_problem("regression", []).loss, 1, [])
     assert (probe.strength, np.isnan(probe.loss), len(probe.held_out)) == (0.01, True, 0)
     assert float(torch.tensor(X[:1]) @ probe.weight.T + probe.bias) == pytest.approx(1.5)
-
-
-@pytest.mark.parametrize("seed", [0, 1])
-@pytest.mark.parametrize("sizes", [(50, 30, 7), (5, 5), (2, 1), (1, 1), (40,), (1, 1, 1, 1, 1, 1, 1)])
-def test_folds_hold_every_document_out_once_and_have_the_classes_alike(sizes, seed):
-    keys = [number for number, size in enumerate(sizes) for _ in range(size)]
-    folds = inner_folds(keys, range(len(keys)), seed=seed)
-    assert 2 <= len(folds) <= 5
-    assert sorted(number for fold in folds for number in fold) == list(range(len(keys)))
-    for key in set(keys):
-        counts = [sum(keys[number] == key for number in fold) for fold in folds]
-        assert max(counts) - min(counts) <= 1
-
-
-def test_documents_of_one_group_are_held_out_together_and_of_many_documents_one_fold_alone():
-    chance = np.random.default_rng(1)
-    groups, keys = chance.integers(0, 25, 100).tolist(), chance.integers(0, 2, 100).tolist()
-    folds = inner_folds(keys, groups)
-    assert sorted(number for fold in folds for number in fold) == list(range(100))
-    assert sum(len({groups[number] for number in fold}) for fold in folds) == len(set(groups))
-    (held,) = inner_folds([0, 1] * 2000, range(4000))
-    assert len(held) == 800
-    assert inner_folds([1], [0]) == inner_folds([0, 1, 0], ["same"] * 3) == []

@@ -6,7 +6,7 @@ import pytest
 
 from foretoken.data.problems import PROBLEMS
 from foretoken.training.problems import make_problem
-from foretoken.training.problems.question_answering import Answer, Truth
+from foretoken.training.problems.question_answering import SpanAnswer, Truth
 from foretoken.training.run.folds import only_test, over_folds, pooled_scores
 
 CHANCE = np.random.default_rng(0)
@@ -26,7 +26,7 @@ PREDICTED = {  # outputs and labels of twelve rows
     "token-classification": ([TAGS[:2]] * 12, [TAGS[:2], TAGS[1:]] * 6),
     "generation": (["a plane lands", "it rains"] * 6, [["a plane has landed", "a plane lands"], ["it snows"]] * 6),
     "question-answering": (
-        [Answer(0, 7, 1.5, 0.25), Answer(8, 13, 0.5, 0.25)] * 6,
+        [SpanAnswer(0, 7, 1.5, 0.25), SpanAnswer(8, 13, 0.5, 0.25)] * 6,
         [Truth("a plane lands", ["a plane"]), Truth("a plane lands", ["plane"])] * 6,
     ),
 }

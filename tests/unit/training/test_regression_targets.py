@@ -17,16 +17,17 @@ from transformers import BertConfig, BertForSequenceClassification
 
 from foretoken.data.load import load_data
 from foretoken.data.options import DataOptions
+from foretoken.data.problems import Answer
 from foretoken.errors import ConfigError, DataError
 from foretoken.exporting.graph import make_graph
 from foretoken.files import read_object, write_json
 from foretoken.inference.predictor import load_for_inference
 from foretoken.metrics.regression import TargetScale, regression_metrics
+from foretoken.metrics.worth.intervals import bootstrap_intervals
 from foretoken.report.runs.documents import MEASURES
 from foretoken.training.options import ChunkOptions
 from foretoken.training.problems import make_problem
 from foretoken.training.recipe.recipe import build_recipe
-from foretoken.training.run.intervals import bootstrap_intervals
 from foretoken.training.run.train import train
 from foretoken.training.tokens.encode import EncodeSettings, TokenRules
 from foretoken_cli import main
@@ -286,4 +287,4 @@ def test_metrics_and_intervals_are_means_over_targets():
     intervals = bootstrap_intervals("regression", labels.tolist(), predictions.tolist(), samples=200)
     assert intervals["pearson"][0] < found["pearson"] < intervals["pearson"][1]
     assert intervals["mse"][0] < found["mse"] < intervals["mse"][1]
-    assert MEASURES["regression"].of([1.0, 2.0], [1.0, 4.0]) == -2.0
+    assert MEASURES[Answer.NUMBER].of([1.0, 2.0], [1.0, 4.0]) == -2.0

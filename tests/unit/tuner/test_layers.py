@@ -20,6 +20,7 @@ from foretoken.tuner.lower_layers import first_trained_layer
 
 from support import tiny
 from support.table import METHODS, ROWS
+from support.tiny import run
 
 LAST = 2  # of the three layers of tiny models
 
@@ -27,11 +28,6 @@ LAST = 2  # of the three layers of tiny models
 def states_of(model, inputs):
     with torch.no_grad():
         return model(**inputs, output_hidden_states=True).hidden_states
-
-
-def run(model, inputs, **given):
-    with torch.no_grad():
-        return tiny.first(model(**inputs, **given))
 
 
 def adapted(family, method, layers, **options):

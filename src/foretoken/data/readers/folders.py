@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any
 
 from foretoken.data.documents import SPLIT_ALIASES, Corpus, Document, Example, shown, split_in
-from foretoken.data.problems import CLASSIFICATION
+from foretoken.data.problems import PROBLEMS, Answer
 from foretoken.data.readers.files import entries, is_folder, read_text, without_gz
 from foretoken.data.readers.hub import read_saved
 from foretoken.data.readers.labels import not_empty
@@ -44,7 +44,7 @@ def read_folder(root: Path, columns: ColumnNames) -> Corpus:
     if files:
         splits = {split: _read_files(paths, columns) for split, paths in files.items()}
         return Corpus(splits, problem=columns.problem)
-    if columns.problem != CLASSIFICATION:
+    if PROBLEMS[columns.problem].answer is not Answer.CLASS:
         raise DataError(
             f"{root}: no usable files for {columns.problem}: {_found(root)}; expected files named train, validation "
             "and test"

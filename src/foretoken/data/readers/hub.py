@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 from foretoken.data.documents import SPLIT_ALIASES, SPLITS, Corpus, Example, shown
 from foretoken.data.fields import at, read_names
-from foretoken.data.problems import CLASSIFICATION, MULTI_LABEL, TOKEN_CLASSIFICATION
+from foretoken.data.problems import PROBLEMS, Rows
 from foretoken.data.readers.files import refuse_damage
 from foretoken.data.readers.labels import class_names, named_row
 from foretoken.data.readers.rows import (
@@ -142,11 +142,11 @@ def _tables(loaded: datasets.DatasetDict | datasets.Dataset) -> dict[str, datase
 def _rows(source: str, table: datasets.Dataset, columns: ColumnNames) -> Iterator[Row]:
     check_columns(source, table.column_names, columns.needed)
     refuse_claim(source, len(table))
-    wanted = columns.needed if columns.problem != TOKEN_CLASSIFICATION else table.column_names
+    wanted = columns.needed if PROBLEMS[columns.problem].rows is not Rows.WORDS else table.column_names
     kept = table.select_columns(read_names(table.column_names, [*wanted, *OPTIONAL]))
     rows = ((f"{source} row {number}", values) for number, values in enumerate(kept, start=1))
-    names = class_names(table.features) if columns.problem == TOKEN_CLASSIFICATION else {}
-    if columns.label is not None and columns.problem in (CLASSIFICATION, MULTI_LABEL):
+    names = class_names(table.features) if PROBLEMS[columns.problem].rows is Rows.WORDS else {}
+    if columns.label is not None and PROBLEMS[columns.problem].has_classes:
         names = class_names({columns.label: at(table.features, columns.label)})
     for where, values in picked(rows, columns):
         yield (where, values) if isinstance(values, DataError) else named_row(where, values, names)

@@ -12,11 +12,7 @@ from pathlib import Path
 from typing import Any
 
 from foretoken.data.documents import Document, is_empty
-from foretoken.data.problems import (
-    CLASSIFICATION,
-    MULTI_LABEL,
-    REGRESSION,
-)
+from foretoken.data.problems import MULTI_LABEL, PROBLEMS, Answer
 from foretoken.data.readers.notes import note
 from foretoken.data.readers.rows import ColumnNames, Row, read_each, row_id, text_value, whole
 from foretoken.errors import DataError
@@ -37,15 +33,16 @@ def documents_from_rows(source: Path | str, rows: Iterable[Row], columns: Column
 
 
 def _document(columns: ColumnNames, where: str, values: Mapping[str, object], number: int) -> Document:
-    label, problem = columns.label, columns.problem
+    label = columns.label
+    answer = None if label is None else PROBLEMS[columns.problem].answer
     return not_empty(
         Document(
             id=row_id(where, values, number),
             text=text_value(where, values[columns.text], columns.text),
             text_pair=columns.text_pair and text_value(where, values[columns.text_pair], columns.text_pair),
-            label=_one_label(where, values[label], label) if label is not None and problem == CLASSIFICATION else None,
-            value=label_numbers(columns, where, values) if label is not None and problem == REGRESSION else None,
-            labels=labels_of_row(columns, where, values) if label is not None and problem == MULTI_LABEL else None,
+            label=_one_label(where, values[str(label)], str(label)) if answer is Answer.CLASS else None,
+            value=label_numbers(columns, where, values) if answer is Answer.NUMBER else None,
+            labels=labels_of_row(columns, where, values) if answer is Answer.LABELS else None,
             where=where,
         )
     )

@@ -10,13 +10,7 @@ from typing import Any, TypeVar
 from foretoken.data.bad_rows import BadRow, BadRows
 from foretoken.data.documents import E, is_readable, refuse_repeated_id, repeated_id, shown
 from foretoken.data.fields import ABSENT, MayLack, Template, as_text, at, read_names
-from foretoken.data.problems import (
-    CANDIDATES,
-    CLASSIFICATION,
-    MULTIPLE_CHOICE,
-    QUESTION_ANSWERING,
-    TOKEN_CLASSIFICATION,
-)
+from foretoken.data.problems import CLASSIFICATION, PROBLEMS, Rows
 from foretoken.data.readers.encodings import AUTO, BAD_BYTE
 from foretoken.data.readers.formats import FileFormat
 from foretoken.errors import DataError, did_you_mean
@@ -65,13 +59,14 @@ class ColumnNames:
     @property
     def needed(self) -> list[str]:
         """The columns that every row must have, and those that it may lack; where words are tagged, files tell them."""
-        if self.problem == TOKEN_CLASSIFICATION:
+        rows = PROBLEMS[self.problem].rows
+        if rows is Rows.WORDS:
             return []
-        if self.problem == QUESTION_ANSWERING:
+        if rows is Rows.QUESTIONS:
             return [QUESTION, CONTEXT] if self.label is None else [QUESTION, CONTEXT, ANSWERS]
-        if self.problem == CANDIDATES:
+        if rows is Rows.CANDIDATES:
             return [*CANDIDATE_COLUMNS, *([] if self.label is None else [ANSWER])]
-        choices = CHOICES if self.problem == MULTIPLE_CHOICE else None
+        choices = CHOICES if rows is Rows.CHOICES else None
         labels = self.label_columns if self.label is not None and self.label_columns else (self.label,)
         texts = (self.text,) if self.template is None else self.template.columns
         group = self.group and MayLack(self.group)

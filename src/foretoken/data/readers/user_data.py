@@ -11,16 +11,7 @@ from pathlib import Path
 from foretoken.data.bad_rows import BadRows, UsedIds
 from foretoken.data.documents import Example, is_readable, like_known
 from foretoken.data.examples import CandidateExample, ChoiceExample, GenerationExample
-from foretoken.data.problems import (
-    CANDIDATES,
-    CLASSIFICATION,
-    GENERATION,
-    MULTI_LABEL,
-    MULTIPLE_CHOICE,
-    QUESTION_ANSWERING,
-    REGRESSION,
-    TOKEN_CLASSIFICATION,
-)
+from foretoken.data.problems import PROBLEMS, Answer, Rows
 from foretoken.data.readers.files import read_text, without_gz
 from foretoken.data.readers.labels import documents_from_rows, with_decimal_points
 from foretoken.data.readers.questions import is_squad, questions_from_rows, read_squad
@@ -38,7 +29,7 @@ from foretoken.data.readers.rows import (
 )
 from foretoken.data.readers.tables import READERS, is_fasttext, read_rows
 from foretoken.data.readers.tagging.tables import read_tagged_file, tagged_from_rows
-from foretoken.errors import ConfigError, DataError
+from foretoken.errors import DataError
 
 _ROWS, _CHARACTERS = 4096, 1 << 24  # of a piece, at most or about
 _Table = Callable[["Path | str", Iterable[Row], ColumnNames], Sequence[Example]]
@@ -49,14 +40,8 @@ def examples_from_rows(source: Path | str, rows: Iterable[Row], columns: ColumnN
 
     Raises:
         DataError: a value is missing or of the wrong kind; the message names file and line.
-        ConfigError: the problem is none that a table of one row per example can pose.
     """
-    if columns.problem not in _TABLES:
-        raise ConfigError(
-            f"{source}: such a table is read for {', '.join(_TABLES)}, and data.problem is {columns.problem}; "
-            "name a file of that problem's format"
-        )
-    return _TABLES[columns.problem](source, rows, columns)
+    return _TABLES[PROBLEMS[columns.problem].rows](source, rows, columns)
 
 
 def read_examples(path: Path, columns: ColumnNames) -> Sequence[Example]:
@@ -65,12 +50,12 @@ def read_examples(path: Path, columns: ColumnNames) -> Sequence[Example]:
     Raises:
         DataError: the file, a row or a value is not usable; the message names file and line.
     """
-    if columns.problem == TOKEN_CLASSIFICATION:
+    if PROBLEMS[columns.problem].rows is Rows.WORDS:
         return read_tagged_file(path, columns)
     rows = _rows_of_file(path, columns)
     if rows is None:
         return read_squad(path, columns)
-    if columns.problem == REGRESSION and columns.label is not None:
+    if PROBLEMS[columns.problem].answer is Answer.NUMBER and columns.label is not None:
         for label in columns.label_columns or (columns.label,):
             rows = with_decimal_points(path, rows, label, columns.format.decimal)
     return examples_from_rows(path, rows, columns)
@@ -84,7 +69,7 @@ def read_pieces(path: Path, columns: ColumnNames) -> Iterator[tuple[Sequence[Exa
     Raises:
         DataError: the file is not usable, or a row is not and that is an error; the message names file and line.
     """
-    rows = None if columns.problem == TOKEN_CLASSIFICATION else _rows_of_file(path, columns)
+    rows = None if PROBLEMS[columns.problem].rows is Rows.WORDS else _rows_of_file(path, columns)
     if rows is None:
         yield read_examples(path, columns), columns.bad_rows
         return
@@ -113,9 +98,13 @@ def _characters(value: object) -> int:
 
 def _rows_of_file(path: Path, columns: ColumnNames) -> Iterable[Row] | None:
     """Return the rows of a table, or the one of a text file; None for a file in SQuAD's format."""
-    if columns.problem == QUESTION_ANSWERING and is_squad(path, columns.format.encoding):
+    if PROBLEMS[columns.problem].rows is Rows.QUESTIONS and is_squad(path, columns.format.encoding):
         return None
-    if without_gz(path).suffix.lower() == ".txt" and columns.label is None and columns.problem in _OF_ONE_TEXT:
+    if (
+        without_gz(path).suffix.lower() == ".txt"
+        and columns.label is None
+        and PROBLEMS[columns.problem].rows in _OF_ONE_TEXT
+    ):
         text = read_text(path, columns.format.encoding)
         if not is_fasttext(text) and columns.format.delimiter is None:
             return [(str(path), {columns.text: text, "id": without_gz(path).stem})]
@@ -124,7 +113,7 @@ def _rows_of_file(path: Path, columns: ColumnNames) -> Iterable[Row] | None:
 
 def file_suffixes(problem: str) -> tuple[str, ...] | None:
     """Return the endings of files that hold a problem's examples; None: any."""
-    return None if problem == TOKEN_CLASSIFICATION else tuple(READERS)
+    return None if PROBLEMS[problem].rows is Rows.WORDS else tuple(READERS)
 
 
 def _source(columns: ColumnNames, where: str, values: Mapping[str, object], number: int) -> GenerationExample:
@@ -213,14 +202,12 @@ def _rows_of(make: Callable[[ColumnNames, str, Mapping[str, object], int], Examp
     return read
 
 
-_OF_ONE_TEXT = (CLASSIFICATION, MULTI_LABEL, REGRESSION, GENERATION)
-_TABLES: dict[str, _Table] = {
-    CLASSIFICATION: documents_from_rows,
-    MULTI_LABEL: documents_from_rows,
-    REGRESSION: documents_from_rows,
-    MULTIPLE_CHOICE: _rows_of(_question),
-    CANDIDATES: _rows_of(_candidates),
-    GENERATION: _rows_of(_source),
-    QUESTION_ANSWERING: questions_from_rows,
-    TOKEN_CLASSIFICATION: tagged_from_rows,
+_OF_ONE_TEXT = (Rows.TEXTS, Rows.SOURCES)
+_TABLES: dict[Rows, _Table] = {
+    Rows.TEXTS: documents_from_rows,
+    Rows.CHOICES: _rows_of(_question),
+    Rows.CANDIDATES: _rows_of(_candidates),
+    Rows.SOURCES: _rows_of(_source),
+    Rows.QUESTIONS: questions_from_rows,
+    Rows.WORDS: tagged_from_rows,
 }

@@ -10,7 +10,7 @@ from typing import Any
 
 from foretoken.data.documents import SPLITS, Corpus, Example, Splits, shown
 from foretoken.data.options import CLEAN, DataOptions
-from foretoken.data.problems import CLASSIFICATION, MULTI_LABEL
+from foretoken.data.problems import CLASSIFICATION, PROBLEMS
 from foretoken.data.readers.files import entries, is_folder
 from foretoken.data.readers.hub import hub_rows
 from foretoken.data.readers.rows import UsableRow
@@ -131,7 +131,7 @@ class Task:
         return self._corpus(self.hub.read(options), options)
 
     def _corpus(self, splits: Splits, options: DataOptions) -> Corpus:
-        labels = list(self.labels) if self.problem in (CLASSIFICATION, MULTI_LABEL) else None
+        labels = list(self.labels) if PROBLEMS[self.problem].has_classes else None
         return Corpus(self._arranged(splits, options), labels, self.problem, self.grouped)
 
     def _arranged(self, splits: Splits, options: DataOptions) -> Splits:

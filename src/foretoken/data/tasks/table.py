@@ -12,7 +12,7 @@ import yaml
 
 from foretoken.data.documents import Example
 from foretoken.data.options import CLEAN, DataOptions, given_options
-from foretoken.data.problems import CANDIDATES, CLASSIFICATION, MULTI_LABEL, QUESTION_ANSWERING, TOKEN_CLASSIFICATION
+from foretoken.data.problems import CANDIDATES, CLASSIFICATION, QUESTION_ANSWERING, Answer, names_of_problems
 from foretoken.data.readers.conll import read_tagged
 from foretoken.data.readers.files import is_there, local_path
 from foretoken.data.readers.questions import read_squad
@@ -163,10 +163,10 @@ def task_errors(values: Mapping[str, object]) -> list[str]:
     if task is not None and not task.needs_raw and "path" in given:
         errors.append(f"path has no use with task {quoted(name)}, which reads installed packages")
     problem = values.get("problem", CLASSIFICATION) if task is None else task.problem
-    if "join_documents" in given and problem != TOKEN_CLASSIFICATION:
-        errors.append(f"join_documents is for {TOKEN_CLASSIFICATION}, got data for {problem}")
-    if "min_documents" in given and problem not in (CLASSIFICATION, MULTI_LABEL):
-        errors.append(f"min_documents is for {CLASSIFICATION} and {MULTI_LABEL}, got data for {problem}")
+    for option, answers in (("join_documents", (Answer.TAGS,)), ("min_documents", (Answer.CLASS, Answer.LABELS))):
+        allowed = names_of_problems(*answers)
+        if option in given and problem not in allowed:
+            errors.append(f"{option} is for {' and '.join(allowed)}, got data for {problem}")
     for owner in TASKS.values():
         own = [option for option in owner.options if option in given and owner is not task]
         errors.extend(f"{option} is for task {owner.name!r}, got task {quoted(name)}" for option in own)

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 
-from foretoken.metrics.table import CALIBRATION, ERROR, METRICS, with_class
+from foretoken.data.problems import PROBLEMS, Answer
+from foretoken.metrics.table import METRICS, with_class
 from foretoken.metrics.worth.paired import Versus
 
 TF_IDF, MAJORITY, MEAN = "tf-idf", "majority", "mean"
@@ -34,7 +35,7 @@ def verdict(
     low, high = (points(versus.metric, end) for end in (versus.gain_lower, versus.gain_upper))
     documents = f"{versus.rows:,} test documents"
     by = points(versus.metric, versus.gain, signed=False)
-    unit = " points" if is_share(versus.metric) else ""
+    unit = " points" if METRICS[versus.metric].is_share else ""
     score = f"{metric} {shown(versus.metric, versus.score)}"
     if versus.side > 0:
         side = "above" if METRICS[versus.metric].greater_is_better else "below"
@@ -59,18 +60,13 @@ def called(baseline: str, problem: str) -> str:
     >>> called("majority", "classification"), called("majority", "multi-label-classification")
     ('the majority class', 'answering the commonest labels')
     """
-    several = SEVERAL if problem == "multi-label-classification" else {}
+    several = SEVERAL if PROBLEMS[problem].answer is Answer.LABELS else {}
     return several.get(baseline) or NAMES.get(baseline, baseline)
 
 
 def hardest(compared: Mapping[str, Versus]) -> str:
     """Return the baseline that is best on the test documents, which is to be beaten; TF-IDF among equals."""
     return min(compared, key=lambda name: (compared[name].gain, name != TF_IDF))
-
-
-def is_share(metric: str) -> bool:
-    """Tell whether a metric is spoken of in points of a hundred."""
-    return METRICS[metric].group not in (CALIBRATION, ERROR)
 
 
 def points(metric: str, value: float, *, signed: bool = True) -> str:
@@ -80,13 +76,13 @@ def points(metric: str, value: float, *, signed: bool = True) -> str:
     ('-3.1', '3.1', '0.0123')
     """
     value = value if signed else abs(value)
-    text = f"{100 * value:.1f}" if is_share(metric) else f"{value:.3g}"
+    text = f"{100 * value:.1f}" if METRICS[metric].is_share else f"{value:.3g}"
     return "0.0" if text == "-0.0" else text
 
 
 def shown(metric: str, value: float) -> str:
     """Return a score as the sentence says it."""
-    return f"{value:.2f}" if is_share(metric) else f"{value:.3g}"
+    return f"{value:.2f}" if METRICS[metric].is_share else f"{value:.3g}"
 
 
 def _joined(parts: Sequence[str]) -> str:

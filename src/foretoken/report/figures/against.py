@@ -22,7 +22,7 @@ from foretoken.report.figures.style import (
     styled,
     thousands,
 )
-from foretoken.report.runs.groups import TEST, VALIDATION, Group, Results, best_by_validation, by
+from foretoken.report.runs.groups import TEST, VALIDATION, Results, RunGroup, best_by_validation, by
 from foretoken.report.runs.records import number
 from foretoken.report.scores import is_share
 
@@ -63,7 +63,7 @@ class Against:
         what = "Mean over the tasks" if self.macro else "Score and loss" if self.loss else "Score"
         return f"{what} against {self.label}"
 
-    def place(self, group: Group) -> float | None:
+    def place(self, group: RunGroup) -> float | None:
         """Return where a group stands on the axis; None where it has no place there."""
         if self.methods and group.first.method not in self.methods:
             return None
@@ -72,7 +72,7 @@ class Against:
         return None if place is None or (place <= 0 and self.scale != "linear") else place
 
 
-class Drawn(NamedTuple):
+class DrawnAgainst(NamedTuple):
     """What one axes shows: a line per method, and what names the axis of their values."""
 
     title: str
@@ -143,31 +143,35 @@ def _draw(against: Against, results: Results) -> Figure | None:
     return figure
 
 
-def _per_task(against: Against, results: Results) -> Iterator[Drawn]:
+def _per_task(against: Against, results: Results) -> Iterator[DrawnAgainst]:
     """Yield the scores of each task, and beside them the training losses, where some method has two places."""
     for panel in all_panels(results):
         lines = _lines(panel, against, panel.scores)
         if any(len(line) > 1 for line in lines.values()):
-            yield Drawn(panel.title, lines, panel.label_scores)
+            yield DrawnAgainst(panel.title, lines, panel.label_scores)
             if against.loss:
                 losses = _lines(panel, against, _last_losses)
-                yield Drawn(panel.title, losses, lambda axes: axes.set_ylabel("training loss, last"))
+                yield DrawnAgainst(panel.title, losses, lambda axes: axes.set_ylabel("training loss, last"))
 
 
-def _over_tasks(against: Against, results: Results) -> Iterator[Drawn]:
+def _over_tasks(against: Against, results: Results) -> Iterator[DrawnAgainst]:
     """Yield, for each model, the mean over all tasks of each task's own metric, where a method has every task."""
     for model, panels in by(all_panels(results), lambda panel: panel.model).items():
         split = TEST if all(panel.split == TEST for panel in panels) else VALIDATION
         if len(panels) < 2 or not all(is_share(panel.metric) for panel in panels):
             continue
-        measured = [_lines(panel, against, partial(Group.values, metric=panel.metric, split=split)) for panel in panels]
+        measured = [
+            _lines(panel, against, partial(RunGroup.values, metric=panel.metric, split=split)) for panel in panels
+        ]
         lines = {name: _mean_of([one.get(name, {}) for one in measured], results) for one in measured for name in one}
         if any(len(line) > 1 for line in lines.values()):
             label = f"mean over {len(panels)} tasks in %, {split}"
-            yield Drawn(model, {name: line for name, line in lines.items() if line}, partial(_label_shares, label))
+            yield DrawnAgainst(
+                model, {name: line for name, line in lines.items() if line}, partial(_label_shares, label)
+            )
 
 
-def _lines(panel: Panel, against: Against, measure: Callable[[Group], list[float]]) -> dict[str, Line]:
+def _lines(panel: Panel, against: Against, measure: Callable[[RunGroup], list[float]]) -> dict[str, Line]:
     """Return line -> place -> a value per seed, of the best candidate by validation."""
     found = {}
     for line, alike in by(panel.groups, lambda group: group.line).items():
@@ -183,7 +187,7 @@ def _mean_of(tasks: Sequence[Line], results: Results) -> Line:
     return {place: [fmean(results.middle(task[place]) for task in tasks)] for place in places}
 
 
-def _last_losses(group: Group) -> list[float]:
+def _last_losses(group: RunGroup) -> list[float]:
     last = [number((run.values.get("epochs") or [{}])[-1].get("train_loss")) for run in group.runs]
     return [loss for loss in last if loss is not None]
 

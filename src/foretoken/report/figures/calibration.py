@@ -9,7 +9,7 @@ from numpy.typing import NDArray
 
 from foretoken.report.figures.panels import chosen_panels, few
 from foretoken.report.figures.style import INK, Mark, grid, legend, say_rest, styled, wrapped
-from foretoken.report.runs.groups import Group, Results
+from foretoken.report.runs.groups import Results, RunGroup
 from foretoken.report.runs.probabilities import Predicted, bins_of, predicted
 
 if TYPE_CHECKING:
@@ -59,7 +59,7 @@ def coverage_risk(results: Results) -> Figure | None:
     return figure
 
 
-def _pooled(group: Group) -> Predicted | None:
+def _pooled(group: RunGroup) -> Predicted | None:
     found = [one for run in group.runs if (one := predicted(run)) is not None]
     if not found or len({one.probabilities.shape[1] for one in found}) > 1:
         return None
@@ -86,7 +86,7 @@ def _diagram(axes: Axes, pooled: Predicted, bins: int, mark: Mark) -> None:
     axes.text(0.03, 0.95, f"n = {total}\n{errors} wrong", transform=axes.transAxes, va="top", fontsize=7.5)
 
 
-def _risks(group: Group) -> NDArray[np.float64] | None:
+def _risks(group: RunGroup) -> NDArray[np.float64] | None:
     """Return the mean over seeds of the risk at each of the coverages."""
     from foretoken.metrics.risk.selective import coverage_risk as curve
 

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 from foretoken.report.figures.panels import Panel, chosen_panels, deviation, few
 from foretoken.report.figures.style import BAND, Mark, grid, legend, styled, thousands, whole_numbers
-from foretoken.report.runs.groups import VALIDATION, Group, Results
+from foretoken.report.runs.groups import VALIDATION, Results, RunGroup
 from foretoken.report.runs.records import number
 
 if TYPE_CHECKING:
@@ -46,7 +46,7 @@ def learning_curves(results: Results) -> Figure | None:
     )
 
 
-def over_seeds(group: Group, course: Course) -> Line:
+def over_seeds(group: RunGroup, course: Course) -> Line:
     """Return mean and standard deviation, at every evaluation, of the seeds that came so far."""
     found: dict[float, list[float]] = {}
     for run in group.parts:

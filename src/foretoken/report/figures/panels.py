@@ -9,7 +9,7 @@ from statistics import stdev
 from typing import TYPE_CHECKING
 
 from foretoken.report.figures.style import Mark, marks, percent, wrapped
-from foretoken.report.runs.groups import TEST, VALIDATION, Group, Results, best_by_validation, by
+from foretoken.report.runs.groups import TEST, VALIDATION, Results, RunGroup, best_by_validation, by
 from foretoken.report.scores import is_share
 
 if TYPE_CHECKING:
@@ -33,12 +33,12 @@ class Panel:
 
     title: str
     model: str
-    groups: Sequence[Group]
+    groups: Sequence[RunGroup]
     marks: dict[str, Mark]
     metric: str
     split: str
 
-    def scores(self, group: Group) -> list[float]:
+    def scores(self, group: RunGroup) -> list[float]:
         """Return the metric of a group's runs."""
         return group.values(self.metric, self.split)
 
@@ -61,7 +61,7 @@ def all_panels(results: Results) -> list[Panel]:
     return list(_panels(results, results.groups))
 
 
-def few(panel: Panel) -> list[tuple[str, Group]]:
+def few(panel: Panel) -> list[tuple[str, RunGroup]]:
     """Return (label, group) of what fits into one panel: all, or where those are many the best of each method."""
     if len(panel.groups) <= MOST_LINES:
         return [(group.label, group) for group in panel.groups]
@@ -78,12 +78,12 @@ def deviation(values: Sequence[float]) -> float:
     return stdev(values) if len(values) > 1 else 0.0
 
 
-def _natural(group: Group) -> list[tuple[float, str]]:
+def _natural(group: RunGroup) -> list[tuple[float, str]]:
     """Order labels as a reader does: 8 comes before 16."""
     return [(float(part), "") if part.isdigit() else (-1.0, part) for part in re.split(r"(\d+)", group.label)]
 
 
-def _panels(results: Results, groups: Sequence[Group]) -> Iterator[Panel]:
+def _panels(results: Results, groups: Sequence[RunGroup]) -> Iterator[Panel]:
     drawn = marks([(group.first.method, group.label) for group in results.groups])
     several = len({group.model for group in groups}) > 1
     for (task, model), alike in by(groups, lambda group: (group.task, group.model)).items():

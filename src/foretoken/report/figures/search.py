@@ -10,7 +10,7 @@ import numpy as np
 from foretoken.metrics.statistics import expected_validation_performance
 from foretoken.report.figures.panels import all_panels
 from foretoken.report.figures.style import BAND, grid, legend, marks, method_in, styled, whole_numbers
-from foretoken.report.runs.groups import VALIDATION, Group, Results, by
+from foretoken.report.runs.groups import VALIDATION, Results, RunGroup, by
 from foretoken.report.scores import greater_is_better
 
 if TYPE_CHECKING:
@@ -43,7 +43,7 @@ def expected_performance(results: Results) -> Figure | None:
     return figure
 
 
-def searched(groups: Sequence[Group]) -> dict[str, list[float]]:
+def searched(groups: Sequence[RunGroup]) -> dict[str, list[float]]:
     """Return line -> the mean validation score of each assignment, where two or more were measured."""
     lines = by([group for group in groups if group.validation is not None], lambda group: group.line)
     scores = {line: [group.validation or 0.0 for group in alike] for line, alike in lines.items()}

@@ -4,10 +4,12 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from foretoken.metrics.worth.verdict import MAJORITY, is_share
+from foretoken.data.problems import Answer
+from foretoken.metrics.worth.verdict import MAJORITY
 from foretoken.report.figures.style import COLOURS, grid, percent, styled, wrapped
 from foretoken.report.runs.groups import TEST, Results
 from foretoken.report.runs.verdicts import Verdict, verdicts
+from foretoken.report.scores import is_share
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -52,6 +54,6 @@ def _draw(axes: Axes, found: Verdict) -> None:
 
 
 def _name(baseline: str, found: Verdict) -> str:
-    if baseline == MAJORITY and found.group.first.problem == "multi-label-classification":
+    if baseline == MAJORITY and found.group.first.answer is Answer.LABELS:
         return "commonest labels"
     return baseline

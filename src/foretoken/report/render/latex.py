@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from itertools import accumulate
 
-from foretoken.report.render.table import BEST, SECOND, Cell, Table
+from foretoken.report.render.table import BEST, SECOND, Cell, ReportTable
 
 _SPECIAL = {
     "\\": r"\textbackslash{}",
@@ -25,12 +25,12 @@ _RANKED = {BEST: r"\textbf{%s}", SECOND: r"\underline{%s}"}
 _PREAMBLE = "% \\usepackage{booktabs}\n"
 
 
-def document(tables: Sequence[Table]) -> str:
+def document(tables: Sequence[ReportTable]) -> str:
     r"""Return the tables as a file to be read with \input."""
     return _PREAMBLE + "".join(f"\n{latex(table)}" for table in tables)
 
 
-def latex(table: Table) -> str:
+def latex(table: ReportTable) -> str:
     r"""Return one table environment; the best of a column is bold, the second best underlined.
 
     >>> print(latex(Table("Scores", ("Method", "F1"), ((Cell("a_b"), Cell("80.1", 0.801, 1)),))))
@@ -70,7 +70,7 @@ def escape(text: str) -> str:
     return text.translate(_ESCAPES)
 
 
-def _heads(table: Table) -> list[str]:
+def _heads(table: ReportTable) -> list[str]:
     """Return the line of titles over several columns, and the rules below them."""
     if not table.heads:
         return []

@@ -18,7 +18,7 @@ class Cell(NamedTuple):
 
 
 @dataclass(frozen=True)
-class Table:
+class ReportTable:
     """A head, rows of as many cells, and what has to be known to read them.
 
     The first ``names`` columns hold words, the others numbers. ``heads`` are titles over several columns each:

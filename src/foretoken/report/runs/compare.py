@@ -18,7 +18,7 @@ from typing import Any
 from foretoken.errors import DataError
 from foretoken.metrics.statistics import Alternative, Bootstrap, TTest, holm, paired_bootstrap, t_test
 from foretoken.report.runs.documents import MEASURES, Key, paired, per_document
-from foretoken.report.runs.groups import TEST, Group, Results, by
+from foretoken.report.runs.groups import TEST, Results, RunGroup, by
 from foretoken.report.scores import greater_is_better
 
 ONE_SIDED_T = "one-sided-t"
@@ -30,8 +30,8 @@ SIGNIFICANT = 0.05
 class Comparison:
     """Two groups on test. A test that is not possible is None, with its reason; `holm_*` are corrected p-values."""
 
-    one: Group
-    other: Group
+    one: RunGroup
+    other: RunGroup
     difference: float | None = None  # of the means over seeds, in the task's metric
     over_seeds: TTest | None = None
     paper: TTest | None = None  # the paper's own test, where it is asked for
@@ -66,13 +66,13 @@ def compare(results: Results, *, paper: str | None = None) -> list[Comparison]:
     return found
 
 
-def _by_validation(groups: Sequence[Group]) -> list[Group]:
+def _by_validation(groups: Sequence[RunGroup]) -> list[RunGroup]:
     """Return the groups, best first; those without a score last."""
     sign = -1 if groups and greater_is_better(groups[0].metric) else 1
     return sorted(groups, key=lambda group: (group.validation is None, sign * (group.validation or 0.0)))
 
 
-def _over_seeds(one: Group, other: Group, paper: str | None) -> dict[str, Any]:
+def _over_seeds(one: RunGroup, other: RunGroup, paper: str | None) -> dict[str, Any]:
     first, second = (group.values(one.metric, TEST) for group in (one, other))
     if not first or not second:
         return {"no_t_test": f"no test scores of {(other if first else one).label}"}
@@ -87,7 +87,7 @@ def _over_seeds(one: Group, other: Group, paper: str | None) -> dict[str, Any]:
         return difference | {"no_t_test": str(error)}
 
 
-def _over_documents(one: Group, documents: dict[Key, float] | str, others: dict[Key, float] | str) -> dict[str, Any]:
+def _over_documents(one: RunGroup, documents: dict[Key, float] | str, others: dict[Key, float] | str) -> dict[str, Any]:
     for reason in (documents, others):
         if isinstance(reason, str):
             return {"no_bootstrap": reason}
@@ -98,7 +98,7 @@ def _over_documents(one: Group, documents: dict[Key, float] | str, others: dict[
         result = paired_bootstrap(*values, samples=SAMPLES)
     except DataError as error:
         return {"no_bootstrap": str(error)}
-    return {"bootstrap": result, "measure": MEASURES[one.first.problem].name}
+    return {"bootstrap": result, "measure": MEASURES[one.first.answer].name}
 
 
 def _corrected(comparisons: Sequence[Comparison]) -> list[Comparison]:

@@ -12,9 +12,10 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from foretoken.data.problems import Answer
 from foretoken.errors import DataError, printable
 from foretoken.metrics.answers import token_f1
-from foretoken.report.runs.groups import TEST, Group
+from foretoken.report.runs.groups import TEST, RunGroup
 
 Key = tuple[str, str]  # part of the test split, id of the document
 
@@ -47,21 +48,19 @@ def _words_right(references: Sequence[str], prediction: str) -> float:
     return max(token_f1(prediction, reference) for reference in references or [""])  # a question may have no answer
 
 
-MEASURES: dict[str, Measure] = {
-    "classification": Measure("share of documents right", _same),
-    "multi-label-classification": Measure("F1 of the labels of a document", _labels_right),
-    "multiple-choice": Measure("share of documents right", _same),
-    "candidates": Measure("share of documents right", _same),
-    "regression": Measure("minus the squared error", _minus_squared_error),
-    "token-classification": Measure("share of tags right in a document", _tags_right),
-    "generation": Measure("F1 of the words of a text", _words_right),
-    "question-answering": Measure("F1 of the words of an answer", _words_right),
+MEASURES: dict[Answer | None, Measure] = {
+    **dict.fromkeys((Answer.CLASS, Answer.CHOICE), Measure("share of documents right", _same)),
+    Answer.LABELS: Measure("F1 of the labels of a document", _labels_right),
+    Answer.NUMBER: Measure("minus the squared error", _minus_squared_error),
+    Answer.TAGS: Measure("share of tags right in a document", _tags_right),
+    Answer.TEXT: Measure("F1 of the words of a text", _words_right),
+    Answer.SPAN: Measure("F1 of the words of an answer", _words_right),
 }
 
 
-def per_document(group: Group) -> dict[Key, float] | str:
+def per_document(group: RunGroup) -> dict[Key, float] | str:
     """Return the measure of every test document, averaged over seeds; or, in words, why there is none."""
-    measure = MEASURES.get(group.first.problem)
+    measure = MEASURES.get(group.first.answer)
     if measure is None:
         return f"no measure per document is defined for {group.first.problem}"
     found: list[dict[Key, float]] = []

@@ -24,7 +24,7 @@ _NOT_THE_TRAINING = ("seed", "num_threads")
 
 
 @dataclass(frozen=True)
-class Group:
+class RunGroup:
     """Finished runs whose recipes differ in nothing but the seed, in the order of their seeds; folds count as one."""
 
     runs: tuple[Run, ...]
@@ -92,8 +92,8 @@ class Results:
     """All runs of a report: the candidates of every method, the chosen one, and what is not counted."""
 
     runs: tuple[Run, ...]
-    groups: tuple[Group, ...]
-    chosen: tuple[Group, ...]
+    groups: tuple[RunGroup, ...]
+    chosen: tuple[RunGroup, ...]
     left_out: tuple[tuple[Run, str], ...]
     average: str = MEAN
 
@@ -111,11 +111,11 @@ class Results:
         """Return what the report shows of the seeds: their mean, or their median."""
         return median(values) if self.average == MEDIAN else fmean(values)
 
-    def named(self, group: Group) -> str:
+    def named(self, group: RunGroup) -> str:
         """Return what a row is called: the label of its method, and the model where there are several."""
         return f"{group.label}, {group.model}" if len({one.model for one in self.groups}) > 1 else group.label
 
-    def of_task(self, task: str) -> list[Group]:
+    def of_task(self, task: str) -> list[RunGroup]:
         """Return the chosen groups of a task."""
         return [group for group in self.chosen if group.task == task]
 
@@ -174,13 +174,13 @@ def settings(recipe: Mapping[str, Any]) -> dict[str, Any]:
     return kept | {"training": training}
 
 
-def _candidates(runs: Sequence[Run], metric: str) -> list[Group]:
+def _candidates(runs: Sequence[Run], metric: str) -> list[RunGroup]:
     """Return the groups of one task, model and method."""
     alike = list(by(runs, lambda run: identity(settings(run.recipe))).values())
     options = [_short(flatten(settings(members[0].recipe))) for members in alike]
     keys = [key for key in differing(options) if not key.startswith("data.path")]
     return [
-        Group(tuple(sorted(members, key=lambda run: run.seed or 0)), metric, shown(chosen, keys))
+        RunGroup(tuple(sorted(members, key=lambda run: run.seed or 0)), metric, shown(chosen, keys))
         for members, chosen in zip(alike, options, strict=True)
     ]
 
@@ -189,7 +189,7 @@ def _short(options: Mapping[str, Any]) -> dict[str, Any]:
     return {key.removeprefix("training."): value for key, value in options.items()}
 
 
-def _chosen(groups: Sequence[Group]) -> list[Group]:
+def _chosen(groups: Sequence[RunGroup]) -> list[RunGroup]:
     """Return, for each method of a task, the candidate that is best by validation.
 
     Where the test split was looked at for some candidates only, a sweep has chosen those: the others of that
@@ -202,7 +202,7 @@ def _chosen(groups: Sequence[Group]) -> list[Group]:
     return kept
 
 
-def best_by_validation(groups: Sequence[Group]) -> Group:
+def best_by_validation(groups: Sequence[RunGroup]) -> RunGroup:
     """Return the best by mean validation score; the first among equals, never one without a score if others have."""
     sign = 1 if greater_is_better(groups[0].metric) else -1
     return max(groups, key=lambda group: -inf if group.validation is None else sign * group.validation)

@@ -7,9 +7,9 @@ from typing import TYPE_CHECKING, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from foretoken.data.problems import MULTI_LABEL
+from foretoken.data.problems import Answer
 from foretoken.errors import DataError
-from foretoken.report.runs.groups import TEST, VALIDATION, Group
+from foretoken.report.runs.groups import TEST, VALIDATION, RunGroup
 from foretoken.report.runs.records import Run, number
 
 if TYPE_CHECKING:
@@ -26,7 +26,7 @@ class Predicted(NamedTuple):
     labels: NDArray[np.int64]
 
 
-def bins_of(group: Group) -> int:
+def bins_of(group: RunGroup) -> int:
     """Return in how many bins confidences are counted."""
     return int(number(group.first.recipe.get("ece_bins")) or BINS)
 
@@ -43,7 +43,7 @@ def predicted(run: Run, *, several: bool = False) -> Predicted | None:
         return None
     if not {"split", "label"} <= set(table.column_names):
         return None
-    if (run.problem == MULTI_LABEL) is not several:
+    if (run.answer is Answer.LABELS) is not several:
         return None
     read = _of_sets if several else _of_choices if _CHOICES in table.column_names else _of_labels
     probabilities, truth = read(table)

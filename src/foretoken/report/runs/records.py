@@ -9,6 +9,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from foretoken.data.problems import PROBLEMS, Answer
 from foretoken.errors import DataError, printable
 from foretoken.report.runs.labels import UNKNOWN, Labels, data_name, labels_of
 from foretoken.report.runs.reading import check_accuracy, joined, read_json, read_predictions
@@ -22,7 +23,7 @@ if TYPE_CHECKING:
 log = logging.getLogger(__name__)
 FINISHED, UNREADABLE = "finished", "unreadable"
 _LEFT_BY_A_RUN = (PREDICTIONS, CHECKPOINTS, *SAVED)
-_RIGHT_OR_WRONG = ("classification", "multiple-choice")  # problems whose accuracy is that of their predictions
+_RIGHT_OR_WRONG = (Answer.CLASS, Answer.CHOICE)  # whose accuracy is that of their predictions
 _GREATEST = 1e100  # of a number: its square, and the sum of many, are numbers too
 _ANY = "*"  # every key of an object
 _EXPECTED = {dict: "an object", list: "a list", str: "a text", int: "a whole number", float: "a number"}
@@ -128,6 +129,11 @@ class Run:
         return str(self.values.get("problem") or "classification")
 
     @property
+    def answer(self) -> Answer | None:
+        """The kind of its answers; None for a problem that is not known."""
+        return PROBLEMS[self.problem].answer if self.problem in PROBLEMS else None
+
+    @property
     def classes(self) -> list[str]:
         """The classes or tags, in order; none for other problems."""
         labels = self.values.get("labels")
@@ -160,7 +166,7 @@ class Run:
         if self.folds:
             return joined([run.predictions() for run in self.folds])
         table = read_predictions(self.folder / PREDICTIONS)
-        if self.problem in _RIGHT_OR_WRONG:
+        if self.answer in _RIGHT_OR_WRONG:
             for split in ("validation", "test"):
                 check_accuracy(table, split, self.scores(split).get("accuracy"))
         return table

@@ -13,7 +13,7 @@ from foretoken.metrics.table import positive_of
 from foretoken.metrics.worth.paired import Versus, versus
 from foretoken.metrics.worth.verdict import TF_IDF, hardest, verdict
 from foretoken.report.runs.documents import Key, answers
-from foretoken.report.runs.groups import TEST, Group, Results, best_by_validation, by
+from foretoken.report.runs.groups import TEST, Results, RunGroup, best_by_validation, by
 from foretoken.report.runs.records import Run
 
 Answers = Mapping[Key, tuple[Any, Any]]  # label and prediction of every test document
@@ -24,7 +24,7 @@ class Verdict:
     """The best method of a task and model by validation, and each baseline beside it."""
 
     title: str
-    group: Group
+    group: RunGroup
     baselines: Mapping[str, Versus]
     sentence: str
 
@@ -47,7 +47,7 @@ def verdicts(results: Results) -> list[Verdict]:
     return found
 
 
-def _verdict(title: str, group: Group, alike: Sequence[Group]) -> Verdict | None:
+def _verdict(title: str, group: RunGroup, alike: Sequence[RunGroup]) -> Verdict | None:
     own = [_answers(run) for run in group.runs if run.scores(TEST)]
     seeds = [item for item in own if item is not None]
     if len(seeds) < len(own) or not seeds or any(item.keys() != seeds[0].keys() for item in seeds):
@@ -69,7 +69,7 @@ def _verdict(title: str, group: Group, alike: Sequence[Group]) -> Verdict | None
     return Verdict(title, group, known, sentence)
 
 
-def _baselines(group: Group, alike: Sequence[Group]) -> Iterator[tuple[str, Sequence[Answers]]]:
+def _baselines(group: RunGroup, alike: Sequence[RunGroup]) -> Iterator[tuple[str, Sequence[Answers]]]:
     """Yield the baselines of a task by name, its tf-idf runs first, then what other runs have measured."""
     made = next((one for one in alike if one.first.method == TF_IDF and one.split == TEST), None)
     if made is not None:
@@ -111,7 +111,7 @@ def _same_documents(baseline: Sequence[Answers], own: Answers) -> bool:
     )
 
 
-def _versus(group: Group, seeds: Sequence[Answers], baseline: Sequence[Answers]) -> Versus | None:
+def _versus(group: RunGroup, seeds: Sequence[Answers], baseline: Sequence[Answers]) -> Versus | None:
     keys = list(seeds[0])
     labels = [seeds[0][key][0] for key in keys]
     one, other = ([[item[key][1] for key in keys] for item in items] for items in (seeds, baseline))

@@ -9,8 +9,8 @@ import numpy as np
 
 from foretoken.errors import DataError, one_line
 from foretoken.metrics.classification import ClassScores, best_and_worst, class_scores, confusion
-from foretoken.report.render.table import Cell, Table, words
-from foretoken.report.runs.groups import TEST, VALIDATION, Group, Results, best_by_validation
+from foretoken.report.render.table import Cell, ReportTable, words
+from foretoken.report.runs.groups import TEST, VALIDATION, Results, RunGroup, best_by_validation
 from foretoken.report.runs.reading import read_json
 from foretoken.report.scores import printed
 from foretoken.training.run_folder import ERRORS
@@ -21,7 +21,7 @@ _LONGEST = 300  # characters of a document
 class Answers(NamedTuple):
     """The right and the given answers of the best method of a task by validation, those of all its seeds together."""
 
-    group: Group
+    group: RunGroup
     split: str
     labels: list[Any]
     predictions: list[Any]
@@ -64,7 +64,7 @@ def answers_of(results: Results, task: str) -> Answers | None:
     return Answers(group, split, *map(list, zip(*pairs, strict=True))) if pairs else None
 
 
-def class_tables(results: Results, task: str) -> list[Table]:
+def class_tables(results: Results, task: str) -> list[ReportTable]:
     """Return precision, recall and F1 of each class, and the surest errors; what there is of them."""
     answers = answers_of(results, task)
     if answers is None:
@@ -73,7 +73,7 @@ def class_tables(results: Results, task: str) -> list[Table]:
     return [*([_scores_table(results, task, answers, scores)] if scores else []), *_errors_table(task, answers)]
 
 
-def _scores_table(results: Results, task: str, answers: Answers, scores: Sequence[ClassScores]) -> Table:
+def _scores_table(results: Results, task: str, answers: Answers, scores: Sequence[ClassScores]) -> ReportTable:
     chosen = best_and_worst(scores)
     rows = tuple(
         (Cell(one_line(row.name)), *(Cell(printed("f1", value), value) for value in row[1:4]), _count(row.support))
@@ -84,14 +84,14 @@ def _scores_table(results: Results, task: str, answers: Answers, scores: Sequenc
         told.append(f"The {len(chosen)} of {len(scores)} with the highest and the lowest F1.")
     if len(answers.group.runs) > 1:
         told.append("Counts are of all seeds together.")
-    return Table(f"{task}: each class", ("Class", "Precision", "Recall", "F1", "Support"), rows, " ".join(told))
+    return ReportTable(f"{task}: each class", ("Class", "Precision", "Recall", "F1", "Support"), rows, " ".join(told))
 
 
 def _count(number: int) -> Cell:
     return Cell(f"{number:,}", float(number))
 
 
-def _errors_table(task: str, answers: Answers) -> list[Table]:
+def _errors_table(task: str, answers: Answers) -> list[ReportTable]:
     """Return the surest errors of the first seed, as the run has kept them."""
     run = answers.group.first.parts[0]
     try:
@@ -102,7 +102,7 @@ def _errors_table(task: str, answers: Answers) -> list[Table]:
     rows = tuple(_error(error) for error in errors if isinstance(error, dict)) if isinstance(errors, list) else ()
     caption = f"Wrong answers of {run.name} on {answers.split}, the surest first, with the beginning of the document."
     header = ("Document", "Label", "Answer", "Probability", "Text")
-    return [Table(f"{task}: errors", header, rows, caption, names=5)] if rows else []
+    return [ReportTable(f"{task}: errors", header, rows, caption, names=5)] if rows else []
 
 
 def _error(error: dict[str, Any]) -> tuple[Cell, ...]:

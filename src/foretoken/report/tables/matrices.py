@@ -7,8 +7,8 @@ from statistics import fmean
 from typing import NamedTuple
 
 from foretoken.metrics.statistics import summary
-from foretoken.report.render.table import Cell, Table, ranked
-from foretoken.report.runs.groups import MEAN, MEDIAN, TEST, VALIDATION, Group, Results, by
+from foretoken.report.render.table import Cell, ReportTable, ranked
+from foretoken.report.runs.groups import MEAN, MEDIAN, TEST, VALIDATION, Results, RunGroup, by
 from foretoken.report.runs.records import number
 from foretoken.report.scores import ABSENT, greater_is_better, is_share, printed, spread
 
@@ -26,7 +26,7 @@ class Column(NamedTuple):
     metric: str
 
 
-def main_table(results: Results) -> Table:
+def main_table(results: Results) -> ReportTable:
     """Return every task's own metric."""
     columns = [Column(task, results.of_task(task)[0].metric) for task in results.tasks]
     caption = f"{how(results)} {_TIMES} Trained: share of the parameters."
@@ -35,7 +35,7 @@ def main_table(results: Results) -> Table:
     return _matrix("Score on each task", results, columns, caption)
 
 
-def paper_table(results: Results) -> Table:
+def paper_table(results: Results) -> ReportTable:
     """Return the layout of table 2 of prefix-propagation: macro P and R and micro F1 where a task has them."""
     columns = []
     for task in results.tasks:
@@ -45,7 +45,7 @@ def paper_table(results: Results) -> Table:
     return _matrix("Precision and recall (macro) and F1 (micro)", results, columns, f"{how(results)} {_TIMES}")
 
 
-def ece_table(results: Results) -> Table | None:
+def ece_table(results: Results) -> ReportTable | None:
     """Return the layout of table 3 of prefix-propagation; None where no task has probabilities."""
     tasks = [task for task in results.tasks if any(group.values("ece") for group in results.of_task(task))]
     caption = f"{how(results)} Lower is better."
@@ -62,7 +62,7 @@ def how(results: Results) -> str:
     return f"{results.average.capitalize()} {_HOW}{f' Model: {models[0]}.' if len(models) == 1 else ''}"
 
 
-def score_cell(group: Group | None, metric: str, average: str = MEAN, split: str | None = None) -> Cell:
+def score_cell(group: RunGroup | None, metric: str, average: str = MEAN, split: str | None = None) -> Cell:
     """Return mean or median and deviation of a metric over the group's seeds, marked where it is not of the test."""
     values = group.values(metric, split) if group else []
     if not group or not values:
@@ -73,7 +73,7 @@ def score_cell(group: Group | None, metric: str, average: str = MEAN, split: str
     return Cell(spread(metric, middle, numbers.std) + sign, middle)
 
 
-def score_column(groups: Sequence[Group | None], metric: str, average: str = MEAN) -> list[Cell]:
+def score_column(groups: Sequence[RunGroup | None], metric: str, average: str = MEAN) -> list[Cell]:
     """Return a metric of every group, ranked; a validation score competes only where there is no other."""
     cells = [score_cell(group, metric, average) for group in groups]
     tested = any(
@@ -88,19 +88,19 @@ def with_mark(caption: str, rows: Sequence[Sequence[Cell]]) -> str:
     return f"{caption} {_MARKED}".strip() if any(cell.text.endswith(MARK) for row in rows for cell in row) else caption
 
 
-def seeds_of(groups: Sequence[Group]) -> str:
+def seeds_of(groups: Sequence[RunGroup]) -> str:
     """Return the number of seeds, or its range."""
     return _range(sorted({len(group.runs) for group in groups}), "{}")
 
 
-def percent_of(groups: Sequence[Group]) -> Cell:
+def percent_of(groups: Sequence[RunGroup]) -> Cell:
     """Return the share of trained parameters, or its range where the tasks' heads differ in size."""
     found = {number((group.first.values.get("parameters") or {}).get("percent")) for group in groups}
     shares = sorted(share for share in found if share is not None)
     return Cell(_range(shares, "{:.3g}") or ABSENT, shares[0] if shares else None)
 
 
-def _means(results: Results, rows: Iterable[Sequence[Group]]) -> list[Cell]:
+def _means(results: Results, rows: Iterable[Sequence[RunGroup]]) -> list[Cell]:
     """Return the mean over all tasks of the rows that were tested on each."""
     cells = []
     for groups in rows:
@@ -110,7 +110,9 @@ def _means(results: Results, rows: Iterable[Sequence[Group]]) -> list[Cell]:
     return ranked(cells, greater_is_better=True, competing=[True] * len(cells))
 
 
-def _matrix(title: str, results: Results, columns: Sequence[Column], caption: str, *, mean: bool = False) -> Table:
+def _matrix(
+    title: str, results: Results, columns: Sequence[Column], caption: str, *, mean: bool = False
+) -> ReportTable:
     members = by(sorted(results.chosen, key=lambda group: (group.model, group.label)), results.named)
     by_task = [{group.task: group for group in reversed(groups)} for groups in members.values()]
     scored = [
@@ -123,7 +125,7 @@ def _matrix(title: str, results: Results, columns: Sequence[Column], caption: st
         for (name, groups), *cells in zip(members.items(), *scored, strict=True)
     )
     headings = [results.of_task(column.task)[0].heading(column.metric) for column in columns]
-    return Table(
+    return ReportTable(
         title,
         ("Method", "Trained %", *headings, *(["Mean"] if mean else []), "Seeds"),
         rows,

@@ -8,7 +8,7 @@ from typing import Any, NamedTuple
 
 import yaml
 
-from foretoken.report.runs.groups import Group, Results, by, settings
+from foretoken.report.runs.groups import Results, RunGroup, by, settings
 from foretoken.report.scores import counted
 
 
@@ -41,7 +41,7 @@ def _listed(values: Mapping[str, Any]) -> str:
     return ", ".join(f"{name} {value}" for name, value in values.items() if value is not None)
 
 
-def _title(group: Group) -> str:
+def _title(group: RunGroup) -> str:
     seeds = ", ".join(str(run.seed) for run in group.runs)
     return f"{group.task}: {group.label}, {group.model} (seeds {seeds})"
 

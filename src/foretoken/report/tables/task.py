@@ -7,12 +7,13 @@ from statistics import fmean
 
 import numpy as np
 
-from foretoken.data.problems import MULTI_LABEL
+from foretoken.data.problems import Answer
 from foretoken.metrics.statistics import Bootstrap, TTest, summary
 from foretoken.metrics.table import CALIBRATION, SCORE, repeats_accuracy
-from foretoken.report.render.table import Cell, Table, words
+from foretoken.metrics.worth.intervals import calibration_draws, error_interval
+from foretoken.report.render.table import Cell, ReportTable, words
 from foretoken.report.runs.compare import Comparison
-from foretoken.report.runs.groups import VALIDATION, Group, Results
+from foretoken.report.runs.groups import VALIDATION, Results, RunGroup
 from foretoken.report.runs.probabilities import bins_of, predicted
 from foretoken.report.scores import ABSENT, heading, is_in, printed
 from foretoken.report.tables.matrices import MARK, score_cell, score_column, with_mark
@@ -21,16 +22,16 @@ _REASONS = 3  # of one kind
 PAPER_TEST = "p (one-sided t-test, as the paper)"
 
 
-def seeds_table(results: Results, task: str) -> Table:
+def seeds_table(results: Results, task: str) -> ReportTable:
     """Return the task's metric over seeds: number, mean, deviation, median and range."""
     groups = results.of_task(task)
     rows = tuple((*words(results.named(group), group.setting or ABSENT), *_statistics(group)) for group in groups)
     header = ("Method", "Setting", "n", "Mean", "Std", "Median", "Min", "Max", "Validation")
     caption = f"{groups[0].heading()} on test. Settings are chosen by the mean over seeds on validation alone."
-    return Table(f"{task}: {groups[0].heading()} over seeds", header, rows, with_mark(caption, rows), names=2)
+    return ReportTable(f"{task}: {groups[0].heading()} over seeds", header, rows, with_mark(caption, rows), names=2)
 
 
-def metrics_table(results: Results, task: str, shown: str = SCORE) -> Table | None:
+def metrics_table(results: Results, task: str, shown: str = SCORE) -> ReportTable | None:
     """Return every metric of a group (see :class:`~foretoken.metrics.table.Metric`); None where there is none."""
     groups = results.of_task(task)
     measured = list(dict.fromkeys(name for group in groups for name in group.measured()))
@@ -43,10 +44,10 @@ def metrics_table(results: Results, task: str, shown: str = SCORE) -> Table | No
     alike = [heading(name) for name in repeated if shown == SCORE]
     told = f" {', '.join(alike)}: accuracy, as each document has one label." if alike else ""
     caption = with_mark(f"{results.average.capitalize()} ± standard deviation over seeds, on test.{told}", rows)
-    return Table(f"{task}: every metric", ("Method", *map(groups[0].heading, wanted)), rows, caption)
+    return ReportTable(f"{task}: every metric", ("Method", *map(groups[0].heading, wanted)), rows, caption)
 
 
-def calibration_table(results: Results, task: str) -> Table | None:
+def calibration_table(results: Results, task: str) -> ReportTable | None:
     """Return what is said of the probabilities; None where the task has none."""
     table = metrics_table(results, task, CALIBRATION)
     if table is None:
@@ -60,14 +61,12 @@ def calibration_table(results: Results, task: str) -> Table | None:
     )
     told = " Intervals: over documents, by the bootstrap, of the mean of the seeds." if names else ""
     header = (*table.header, *(f"{heading(name)}, 95 %" for name in names))
-    return Table(task, header, rows, f"{table.caption} Lower is better.{told}")
+    return ReportTable(task, header, rows, f"{table.caption} Lower is better.{told}")
 
 
-def _error_intervals(group: Group) -> dict[str, Cell]:
+def _error_intervals(group: RunGroup) -> dict[str, Cell]:
     """Return the intervals of the calibration errors of a group whose predictions can be read."""
-    from foretoken.training.run.intervals import calibration_draws, error_interval  # brings PyTorch
-
-    several = group.first.problem == MULTI_LABEL
+    several = group.first.answer is Answer.LABELS
     known = [one for run in group.runs if (one := predicted(run, several=several)) is not None]
     drawn = [calibration_draws(*one, n_bins=bins_of(group)) for one in known]
     cells = {}
@@ -79,7 +78,7 @@ def _error_intervals(group: Group) -> dict[str, Cell]:
     return cells
 
 
-def comparisons_table(results: Results, comparisons: Sequence[Comparison], task: str) -> Table | None:
+def comparisons_table(results: Results, comparisons: Sequence[Comparison], task: str) -> ReportTable | None:
     """Return the tests between the methods of a task; None where none is possible (see :func:`untested`)."""
     here = [item for item in comparisons if item.one.task == task]
     if not any(item.over_seeds or item.bootstrap for item in here):
@@ -102,7 +101,7 @@ def comparisons_table(results: Results, comparisons: Sequence[Comparison], task:
             f" {PAPER_TEST}: Student's t-test with equal variances asks whether the first is better; not corrected."
         )
     heads = (("", 2), ("Over seeds", 4 + len(paper)), ("Over documents", 4))
-    return Table(task, ("First", "Second", *tested, *paper, *tested), rows, caption, names=2, heads=heads)
+    return ReportTable(task, ("First", "Second", *tested, *paper, *tested), rows, caption, names=2, heads=heads)
 
 
 def untested(comparisons: Sequence[Comparison], task: str) -> list[str]:
@@ -113,14 +112,14 @@ def untested(comparisons: Sequence[Comparison], task: str) -> list[str]:
     return [*list(dict.fromkeys(seeds))[:_REASONS], *list(dict.fromkeys(documents))[:_REASONS]]
 
 
-def left_out_table(results: Results) -> Table | None:
+def left_out_table(results: Results) -> ReportTable | None:
     """Return the runs that are not counted, each with its reason; None where all are."""
     rows = tuple(
         tuple(words(run.name, run.place, run.status, run.task, run.label, run.seed, reason))
         for run, reason in results.left_out
     )
     header = ("Run", "Folder", "Status", "Task", "Method", "Seed", "Reason")
-    return Table("Runs that are not counted", header, rows, names=len(header)) if rows else None
+    return ReportTable("Runs that are not counted", header, rows, names=len(header)) if rows else None
 
 
 def p_value(test: TTest | Bootstrap | float | None) -> Cell:
@@ -146,7 +145,7 @@ def signed(metric: str, value: float | None) -> Cell:
     return Cell(f"{'+' if value > 0 else ''}{printed(metric, value)}", value)
 
 
-def _statistics(group: Group) -> list[Cell]:
+def _statistics(group: RunGroup) -> list[Cell]:
     values, validation = group.values(group.metric), score_cell(group, group.metric, split=VALIDATION)
     if not values:
         return [Cell("0", 0), *words(*[ABSENT] * 5), validation]
@@ -162,7 +161,7 @@ def _statistics(group: Group) -> list[Cell]:
 
 
 def _document_test(item: Comparison) -> list[Cell]:
-    metric = "mse" if item.one.first.problem == "regression" else "accuracy"  # as which the measure is printed
+    metric = "mse" if item.one.first.answer is Answer.NUMBER else "accuracy"  # as which the measure is printed
     return _tested(metric, item.bootstrap.difference if item.bootstrap else None, item.bootstrap, item.holm_bootstrap)
 
 

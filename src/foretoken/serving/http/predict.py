@@ -12,7 +12,7 @@ from fastapi import APIRouter, Depends, Request, Response
 from pydantic import BaseModel
 from starlette.concurrency import run_in_threadpool
 
-from foretoken.data.problems import MULTI_LABEL, MULTIPLE_CHOICE, QUESTION_ANSWERING, TOKEN_CLASSIFICATION
+from foretoken.data.problems import MULTIPLE_CHOICE, QUESTION_ANSWERING, Answer
 from foretoken.errors import ConfigError
 from foretoken.inference.guarantee import Limit
 from foretoken.serving.adapters import Adapter
@@ -36,11 +36,11 @@ from foretoken.serving.schema import (
     Score,
     Usage,
 )
-from foretoken.serving.tasks import Classify, Document, Embed, Embedding, Prediction, Task
+from foretoken.serving.tasks import Classify, Document, Embed, Embedding, ServingTask, TextPrediction
 
 REQUESTS = (ClassifyRequest, PipelineRequest, EmbeddingsRequest)
 REFERENCE = "#/components/schemas/{model}"
-_QUESTIONS: dict[str, Task[Told]] = {QUESTION_ANSWERING: Find(), MULTIPLE_CHOICE: Choose()}
+_QUESTIONS: dict[str, ServingTask[Told]] = {QUESTION_ANSWERING: Find(), MULTIPLE_CHOICE: Choose()}
 router = APIRouter(dependencies=[Depends(needs_key)], tags=["predict"], responses=ERRORS)
 
 
@@ -82,7 +82,7 @@ async def classify(asked: AskedClasses, http: Request, service: ServiceOf) -> Cl
     more = [{}] * len(found) if guarantee is None else guarantee.additions(_outputs(found))
     data = [_classified(number, item, threshold, more[number], raw=raw) for number, item in enumerate(found)]
     for row, item in zip(data, found, strict=True):
-        row.labels = item.names if adapter.task == MULTI_LABEL else None
+        row.labels = item.names if adapter.problem.facts.answer is Answer.LABELS else None
     labels = list(adapter.labels)
     if asked.explain:
         data = [Explained(**vars(data[0]), **await service.explain(adapter, documents, found))]
@@ -105,7 +105,7 @@ async def pipeline(adapter: str, asked: AskedPipeline, http: Request, answer: Re
         return [item.values for item in told] if isinstance(asked.inputs, list) else told[0].values
     if not all(isinstance(item, str) for item in given):
         raise WrongTaskError(f"{chosen.name!r} reads texts, and not questions: it does {chosen.task}")
-    if chosen.task == TOKEN_CLASSIFICATION:
+    if chosen.problem.facts.answer is Answer.TAGS:
         tag = Tag(options.aggregation_strategy, options.stride, tuple(options.ignore_labels))
         entities = await service.ask(http, chosen, documents, tag)
         return entities if isinstance(asked.inputs, list) else entities[0]
@@ -129,7 +129,7 @@ async def embeddings(asked: AskedVectors, http: Request, service: ServiceOf) -> 
     return EmbeddingsAnswer(model=asked.model or adapter.name, data=data, usage=_usage(found))
 
 
-def _usage(found: Sequence[Prediction | Embedding]) -> Usage:
+def _usage(found: Sequence[TextPrediction | Embedding]) -> Usage:
     """Return how many tokens were read."""
     tokens = sum(item.tokens for item in found)
     return Usage(prompt_tokens=tokens, total_tokens=tokens)
@@ -155,7 +155,7 @@ def _threshold(adapter: Adapter, confidence: float | None, coverage: float | Non
     """Return the confidence below which the adapter abstains."""
     if confidence is None and coverage is None:
         return 0.0
-    if adapter.task == MULTI_LABEL:
+    if adapter.problem.facts.answer is Answer.LABELS:
         raise WrongTaskError(
             f"{adapter.name!r} answers every label that reaches its threshold, and has no confidence of them together; "
             "leave out min_confidence and coverage"
@@ -174,11 +174,11 @@ def _limit(asked: ClassifyRequest, default: Limit | None) -> Limit | None:
     return default
 
 
-def _outputs(found: Sequence[Prediction]) -> np.ndarray:
+def _outputs(found: Sequence[TextPrediction]) -> np.ndarray:
     return np.stack([item.logits if item.probabilities is None else item.probabilities for item in found])
 
 
-def _classified(number: int, item: Prediction, threshold: float, more: dict[str, Any], *, raw: bool) -> Classified:
+def _classified(number: int, item: TextPrediction, threshold: float, more: dict[str, Any], *, raw: bool) -> Classified:
     values = item.logits if raw or item.probabilities is None else item.probabilities
     abstained = more.get("abstained", False) or item.confidence < threshold
     kind = Measured if item.probabilities is None else Classified
@@ -196,7 +196,7 @@ def _classified(number: int, item: Prediction, threshold: float, more: dict[str,
     )
 
 
-def _scores(item: Prediction) -> list[Score]:
+def _scores(item: TextPrediction) -> list[Score]:
     """Return all labels, those that are answered first: a client takes the first one for the answer."""
     values = item.logits if item.probabilities is None else item.probabilities
     labels = item.labels or ("LABEL_0",)
@@ -210,7 +210,7 @@ def _asked_document(item: str | Question | ChoiceQuestion) -> Document:
     return Document(item) if isinstance(item, str) else Choices(item.text, choices=tuple(item.choices))
 
 
-def _say_truncated(answer: Response, found: Sequence[Prediction | Told]) -> None:
+def _say_truncated(answer: Response, found: Sequence[TextPrediction | Told]) -> None:
     cut = [number for number, item in enumerate(found) if item.truncated]
     if cut:
         answer.headers["x-truncated"] = json.dumps(cut)[1:-1].replace(" ", "")

@@ -25,7 +25,7 @@ from foretoken.serving.http.bodies import Asked, Body, GoneError, parse
 from foretoken.serving.http.metrics import Metrics
 from foretoken.serving.http.settings import ServerSettings
 from foretoken.serving.schema import ErrorAnswer
-from foretoken.serving.tasks import Document, Prediction, Task
+from foretoken.serving.tasks import Document, ServingTask, TextPrediction
 
 T = TypeVar("T")
 P = ParamSpec("P")
@@ -90,7 +90,9 @@ class Service:
             return parse(model, whole, self.settings)
         return await self._after_others(parse, model, whole, self.settings)
 
-    async def ask(self, http: Request, adapter: Adapter, documents: Sequence[Document], task: Task[T]) -> list[T]:
+    async def ask(
+        self, http: Request, adapter: Adapter, documents: Sequence[Document], task: ServingTask[T]
+    ) -> list[T]:
         """Have documents answered; the request is given up when its client leaves."""
         http.scope["state"].setdefault("log", {}).update(adapter=adapter.name, documents=len(documents))
         request = engines.Request(adapter.name, documents, task)
@@ -108,7 +110,7 @@ class Service:
             gone.cancel()
             answers.cancel()  # and with it the engine's future, unless it is done
 
-    async def explain(self, adapter: Adapter, documents: Sequence[Document], found: Sequence[Prediction]) -> Any:
+    async def explain(self, adapter: Adapter, documents: Sequence[Document], found: Sequence[TextPrediction]) -> Any:
         """Return what the answer to one document rests on.
 
         Raises:

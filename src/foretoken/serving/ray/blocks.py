@@ -17,7 +17,7 @@ _ROWS_AT_ONCE = 1024
 
 
 @dataclass(frozen=True)
-class Block:
+class RowBlock:
     """Rows that are predicted together.
 
     Attributes:
@@ -58,13 +58,13 @@ def parquet_files(source: Path) -> list[Path]:
     return found
 
 
-def cut_into_blocks(files: Iterable[Path], columns: Sequence[str], *, rows: int) -> list[Block]:
+def cut_into_blocks(files: Iterable[Path], columns: Sequence[str], *, rows: int) -> list[RowBlock]:
     """Return the blocks of files: as many rows each, or what is left of a row group.
 
     Raises:
         DataError: a file cannot be read, or lacks one of the columns.
     """
-    blocks: list[Block] = []
+    blocks: list[RowBlock] = []
     for file in files:
         try:
             about, schema = pq.read_metadata(file), pq.read_schema(file)
@@ -80,12 +80,12 @@ def cut_into_blocks(files: Iterable[Path], columns: Sequence[str], *, rows: int)
             size = about.row_group(group).num_rows
             for start in range(0, size, rows):
                 length = min(rows, size - start)
-                blocks.append(Block(len(blocks), str(file), group, start, first + start, length))
+                blocks.append(RowBlock(len(blocks), str(file), group, start, first + start, length))
             first += size
     return blocks
 
 
-def read_block(block: Block, columns: Sequence[str]) -> pa.Table:
+def read_block(block: RowBlock, columns: Sequence[str]) -> pa.Table:
     """Return these columns of a block's rows, holding little more than them in memory."""
     file = pq.ParquetFile(block.file)
     schema = pa.schema([file.schema_arrow.field(name) for name in columns])
@@ -100,7 +100,7 @@ def read_block(block: Block, columns: Sequence[str]) -> pa.Table:
     return pa.Table.from_batches(parts, schema=schema)
 
 
-def missing_blocks(folder: Path, blocks: Sequence[Block], plan: JsonObject, *, overwrite: bool) -> list[Block]:
+def missing_blocks(folder: Path, blocks: Sequence[RowBlock], plan: JsonObject, *, overwrite: bool) -> list[RowBlock]:
     """Return the blocks whose predictions are not in a folder yet; with `overwrite` all of them.
 
     Args:
@@ -130,7 +130,7 @@ def missing_blocks(folder: Path, blocks: Sequence[Block], plan: JsonObject, *, o
     return [block for block in blocks if not (folder / block.result).is_file()]
 
 
-def check_whole(folder: Path, blocks: Iterable[Block]) -> None:
+def check_whole(folder: Path, blocks: Iterable[RowBlock]) -> None:
     """Compare the number of rows of every file of results with its block.
 
     Raises:

@@ -13,7 +13,7 @@ from foretoken.files import JsonObject
 from foretoken.inference.base_model import base_model_of
 from foretoken.inference.shared_base import SharedBase
 from foretoken.serving.folders import checked_folder
-from foretoken.serving.ray.blocks import Block, check_whole, cut_into_blocks, missing_blocks, parquet_files
+from foretoken.serving.ray.blocks import RowBlock, check_whole, cut_into_blocks, missing_blocks, parquet_files
 from foretoken.serving.ray.cluster import cluster, whole_path
 from foretoken.serving.ray.worker import ID, RayOptions, Worker
 from foretoken.training.run.card import read_card
@@ -63,7 +63,7 @@ def predict(options: RayOptions) -> Done:
     return Done(rows, errors, rows - sum(block.rows for block in left))
 
 
-def _results(job: RayOptions, blocks: Sequence[Block]) -> Iterator[dict[str, Any]]:
+def _results(job: RayOptions, blocks: Sequence[RowBlock]) -> Iterator[dict[str, Any]]:
     """Yield what the workers say of each block; Ray starts killed workers again and repeats their blocks."""
     import ray
     from ray.exceptions import RayError

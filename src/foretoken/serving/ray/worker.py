@@ -23,9 +23,9 @@ from foretoken.serving.compute import MixedBank
 from foretoken.serving.engine import Engine, Limits, Request
 from foretoken.serving.errors import BusyError, ComputeError, NotReadyError
 from foretoken.serving.folders import check_name
-from foretoken.serving.ray.blocks import Block, read_block
+from foretoken.serving.ray.blocks import RowBlock, read_block
 from foretoken.serving.store import Store
-from foretoken.serving.tasks import Classify, Document, Prediction
+from foretoken.serving.tasks import Classify, Document, TextPrediction
 from foretoken.training.saved_folder import adapter_folder
 
 ID = "id"
@@ -45,7 +45,7 @@ _ANSWERS = {
     "truncated": pa.bool_(),
     "error": pa.string(),
 }
-Asked: TypeAlias = "Future[list[Prediction]] | str"
+Asked: TypeAlias = "Future[list[TextPrediction]] | str"
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -101,14 +101,14 @@ class Worker:
 
     def __call__(self, batch: Mapping[str, Any]) -> dict[str, list[Any]]:
         """Predict one block, given as columns of one row; return how many rows have an error, or why it failed."""
-        block = Block(**{name: values[0] for name, values in batch.items()})
+        block = RowBlock(**{name: values[0] for name, values in batch.items()})
         try:
             errors, failure = self.write(block), ""
         except ForetokenError as error:
             errors, failure = 0, one_line(str(error))
         return {"rows": [block.rows], "errors": [errors], "process": [os.getpid()], "failure": [failure]}
 
-    def write(self, block: Block) -> int:
+    def write(self, block: RowBlock) -> int:
         """Write the predictions of a block, whole or not at all; return how many rows have an error instead.
 
         Raises:
@@ -206,7 +206,7 @@ def _answer(name: str | None, asked: Asked) -> dict[str, Any]:
     return answer | {"label": next(iter(found.names), None), "prediction": found.names}
 
 
-def _numbers(found: Prediction) -> dict[str, Any]:
+def _numbers(found: TextPrediction) -> dict[str, Any]:
     """Return the columns of regression: the number, or those of the targets that ``labels`` names."""
     std = found.numbers.get("std")
     columns = {} if std is None else {"std": list(std.values()) if found.labels else [std]}

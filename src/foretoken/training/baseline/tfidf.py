@@ -17,13 +17,13 @@ from safetensors import SafetensorError
 from safetensors.numpy import load_file, save_file
 
 from foretoken.data.plain_table import Table
-from foretoken.data.problems import CLASSIFICATION, MULTI_LABEL, REGRESSION
+from foretoken.data.problems import Answer, names_of_problems
 from foretoken.errors import AdapterError, ConfigError, cut
 from foretoken.files import read_object, refuse_pickles, write_json
-from foretoken.metrics.scaling import fit_label_scaling, fit_temperature
 from foretoken.options import Errors, build, to_dict
 from foretoken.training.baseline.options import TfidfOptions
-from foretoken.training.problems import Classification, MultiLabel, Problem, Regression
+from foretoken.training.problems import Problem, Regression
+from foretoken.training.problems.classification import TextProblem
 
 if TYPE_CHECKING:
     from datasets import Dataset
@@ -155,9 +155,9 @@ def _words(vectorizer: TfidfVectorizer, text: str) -> list[tuple[str, int, int]]
 
 def check_problem(problem: Problem) -> None:
     """Raise a ConfigError for a problem that the baseline is not for."""
-    if not isinstance(problem, Classification | MultiLabel | Regression):
-        names = f"{CLASSIFICATION}, {MULTI_LABEL} and {REGRESSION}"
-        raise ConfigError(f"method tf-idf is for {names}, got data for {problem.name}")
+    if not isinstance(problem, TextProblem):
+        names = names_of_problems(Answer.CLASS, Answer.LABELS, Answer.NUMBER)
+        raise ConfigError(f"method tf-idf is for {', '.join(names)}, got data for {problem.name}")
 
 
 def fit(options: TfidfOptions, problem: Problem, train: Dataset, validation: Dataset) -> Tfidf:
@@ -167,12 +167,10 @@ def fit(options: TfidfOptions, problem: Problem, train: Dataset, validation: Dat
         ConfigError: no term is in as many documents as the recipe asks for, or there is one label alone.
     """
     model = fit_margins(options, problem, train)
-    if isinstance(problem, Regression):
+    if not problem.has_probabilities:
         return model
     outputs, truth = problem.decode(model.logits(texts_of(validation)), None)[0], problem.labels_of(validation)
-    several = isinstance(problem, MultiLabel)
-    scaling = fit_label_scaling("temperature", outputs, truth) if several else fit_temperature(outputs, truth)
-    return replace(model, slope=scaling.weight[0])
+    return replace(model, slope=problem.fit_scaling("temperature", outputs, truth).weight[0])
 
 
 def fit_margins(
@@ -196,7 +194,7 @@ def fit_margins(
             f"{key}: no term is in {options.min_df} documents ({cut(str(error), 100)}); {remedy}"
         ) from error
     terms = tuple(vectorizer.get_feature_names_out().tolist())
-    if isinstance(problem, MultiLabel):
+    if problem.facts.answer is Answer.LABELS:
         weight, bias = _svms(x, problem.labels_of(train), options.C)
     elif isinstance(problem, Regression):
         weight, bias = _ridge(x, problem.targets.standardised(problem.labels_of(train)), options.C)

@@ -31,7 +31,7 @@ from transformers import (
 
 from foretoken.backbones import BACKBONES
 from foretoken.backbones.pooling import MOMENTS, UNIT_MOMENTS
-from foretoken.data.problems import OF_TEXTS
+from foretoken.data.problems import Rows
 from foretoken.errors import BackboneError, ConfigError, ForetokenError, cut, quoted
 from foretoken.lengthening import lengthen, resolve_source
 from foretoken.options import Errors, Values, build
@@ -182,7 +182,7 @@ def suitable_head(source: str, problem: Problem, *, few: bool = False) -> HeadOp
     is_encoder = family is not None and [stack.is_causal for stack in family.stacks] == [False]
     if saved is not None or not is_encoder:
         return saved
-    if problem.name in OF_TEXTS:
+    if problem.facts.rows is Rows.TEXTS:
         return HeadOptions(UNIT_MOMENTS if few else MOMENTS)
     return HeadOptions(pool="mean", hidden=True) if pooling_mode(source) == "mean" else None
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import fields
 from typing import Any
 
 from foretoken import left
@@ -17,15 +18,12 @@ from foretoken.data.problems import (
     TOKEN_CLASSIFICATION,
 )
 from foretoken.errors import ConfigError
-from foretoken.metrics.decision import Decision
-from foretoken.metrics.regression import TargetScale
-from foretoken.training.options import ChunkOptions, DecisionOptions, GenerationOptions, QuestionOptions
+from foretoken.training.options import ChunkOptions
 from foretoken.training.problems.base import Collator, Inputs, Problem
 from foretoken.training.problems.candidates import CandidateChoice
 from foretoken.training.problems.choice import MultipleChoice
-from foretoken.training.problems.classification import Classification, TextProblem
+from foretoken.training.problems.classification import Classification
 from foretoken.training.problems.generation import TextGeneration
-from foretoken.training.problems.losses import LossOptions
 from foretoken.training.problems.multi_label import MultiLabel
 from foretoken.training.problems.question_answering import QuestionAnswering
 from foretoken.training.problems.regression import Regression
@@ -46,47 +44,42 @@ PROBLEMS: dict[str, type[Problem]] = {
 
 
 def make_problem(
-    name: str,
-    labels: Sequence[str],
-    *,
-    grouped: bool = False,
-    n_bins: int = 15,
-    pairs: bool = False,
-    chunks: ChunkOptions | None = None,
-    generation: GenerationOptions | None = None,
-    question_answering: QuestionOptions | None = None,
-    no_answer: bool = False,
-    task: str | None = None,
-    losses: LossOptions | None = None,
-    rule: DecisionOptions | None = None,
-    decision: Decision | None = None,
-    targets: TargetScale | None = None,
+    name: str, labels: Sequence[str] = (), *, chunks: ChunkOptions | None = None, **options: Any
 ) -> Problem:
-    """Return the problem of a run; ``task`` names the built-in task that it is, if it is one.
+    """Return the problem of a run.
 
-    ``no_answer`` says that questions about contexts may have none there.
+    Args:
+        name: of the problem.
+        labels: the classes or tags, or the names of several numbers; none for other problems.
+        chunks: how its documents are read in chunks.
+        options: fields of its class; what is None, or tells another problem nothing, is left out.
 
     Raises:
         ConfigError: a problem that left; chunks, where its documents are not read in chunks; options of another one.
     """
     if gone := left.gone(name, left.PROBLEMS):
         raise ConfigError(f"{name} {gone}")
-    kind = PROBLEMS[name]
-    given: dict[str, Any] = {"labels": tuple(labels), "grouped": grouped, "n_bins": n_bins, "pairs": pairs}
-    if issubclass(kind, TextGeneration):
-        given |= {"options": generation or GenerationOptions(), "task": task}
-    elif generation is not None:
-        raise ConfigError(f"generation is for data with texts to generate, got data for {name}; leave it out")
-    if issubclass(kind, QuestionAnswering):
-        given |= {"options": question_answering or QuestionOptions(), "no_answer": no_answer}
-    elif question_answering is not None:
-        raise ConfigError(f"question_answering is for questions about contexts, got data for {name}; leave it out")
-    if issubclass(kind, Classification | MultiLabel):
-        given |= {"losses": losses or LossOptions(), "rule": rule, "decision": decision}
-    elif rule is not None or decision is not None:
-        raise ConfigError(f"decision is for {CLASSIFICATION} and {MULTI_LABEL}, got data for {name}; leave it out")
-    if issubclass(kind, Regression) and targets is not None:
-        given |= {"targets": targets}
-    if chunks is not None and not issubclass(kind, TextProblem | CandidateChoice):
-        raise ConfigError(f"chunks is for classification, regression and candidates, got data for {name}; leave it out")
-    return kind(**given)
+    kind, given = PROBLEMS[name], {key: value for key, value in options.items() if value is not None}
+    if chunks is not None and not kind.reads_chunks:
+        raise ConfigError(_refused("chunks", [other for other, it in PROBLEMS.items() if it.reads_chunks], name))
+    for key in [key for key in given if key not in _fields(kind)]:
+        if key in _CHOSEN:
+            raise ConfigError(_refused(_CHOSEN[key], [it for it in PROBLEMS if key in _fields(PROBLEMS[it])], name))
+        del given[key]
+    return kind(tuple(labels), **given)
+
+
+def _fields(kind: type[Problem]) -> set[str]:
+    return {field.name for field in fields(kind)}
+
+
+def _refused(key: str, problems: Sequence[str], name: str) -> str:
+    return f"{key} is for {' and '.join(problems)}, got data for {name}; leave it out"
+
+
+_CHOSEN = {  # options that a recipe says and no other problem may ignore
+    "generation": "generation",
+    "question_answering": "question_answering",
+    "rule": "decision",
+    "decision": "decision",
+}

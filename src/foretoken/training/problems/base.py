@@ -12,8 +12,12 @@ from torch import Tensor, nn
 from transformers import PretrainedConfig, PreTrainedTokenizerBase
 
 from foretoken.data.plain_table import Table
+from foretoken.data.problems import PROBLEMS, ProblemData
 from foretoken.errors import ConfigError
 from foretoken.metrics.decision import Decision
+from foretoken.metrics.regression import TargetScale
+from foretoken.metrics.scaling import Kind, Scaling
+from foretoken.metrics.table import further_metrics
 from foretoken.training.tokens.encode import EncodeSettings, TokenColumns, Truncation, chosen_max_length
 from foretoken.training.tokens.padding import TableRow
 
@@ -45,6 +49,22 @@ class Problem(ABC):
     name: ClassVar[str]
     task_type: ClassVar[str]
     generates: ClassVar[bool] = False  # what is predicted comes from `predict`, and not with the loss
+    reads_chunks: ClassVar[bool] = False  # documents beyond the model's length are read in chunks
+    smooths_labels: ClassVar[bool] = False  # the loss is over a fixed set, and may be smoothed
+
+    @property
+    def facts(self) -> ProblemData:
+        """What is known of it before its data are read."""
+        return PROBLEMS[self.name]
+
+    @staticmethod
+    def class_rows(table: Dataset) -> list[list[int]]:
+        """Return the numbers of the classes of every row; none where texts have no classes."""
+        return []
+
+    def of_training(self, split: Dataset) -> Problem:
+        """Return the problem with what it takes from the training split."""
+        return self
 
     def task_type_of(self, config: PretrainedConfig) -> str:
         """Return what peft calls the problem on a model with this config."""
@@ -74,10 +94,27 @@ class Problem(ABC):
         """The kinds of calibration that fit it."""
         return ("temperature", "vector") if self.has_probabilities else ()
 
+    def fit_scaling(self, kind: Kind, outputs: Outputs, labels: Outputs) -> Scaling:
+        """Return the scaling of probabilities that fits validation best."""
+        raise ConfigError(f"calibration: {self.name} has no probabilities to scale; leave it out")
+
+    def fitted_targets(self, kind: str | None, outputs: Outputs, labels: Outputs) -> TargetScale | None:
+        """Return the scale of numbers, with their error on validation where a calibration is asked for."""
+        return None
+
     @property
     def decision(self) -> Decision | None:
         """What was fitted to answer for probabilities; None: the likeliest class, labels of 0.5, or no such answers."""
         return None
+
+    def answering(self, decision: Decision | None, targets: TargetScale | None) -> Problem:
+        """Return the problem whose answers are decided, or scaled, as was fitted on validation."""
+        return self
+
+    @property
+    def of_card(self) -> dict[str, object]:
+        """What a card says of it beside its labels."""
+        return {}
 
     @property
     def new_tokens(self) -> tuple[str, ...]:
@@ -141,8 +178,12 @@ class Problem(ABC):
         return self
 
     @abstractmethod
+    def scores_of(self, outputs: Outputs, labels: Outputs, groups: Sequence[str] | None = None) -> dict[str, float]:
+        """Return the metrics of some rows that its family computes."""
+
     def measure(self, outputs: Outputs, labels: Outputs, groups: Sequence[str] | None = None) -> dict[str, float]:
         """Return the metrics of some rows."""
+        return self.scores_of(outputs, labels, groups) | further_metrics(self.name, outputs, labels)
 
     @abstractmethod
     def columns(self, outputs: Outputs, labels: Outputs) -> dict[str, object]:

@@ -51,6 +51,7 @@ class CandidateChoice(Choosing):
     name: ClassVar[str] = CANDIDATES
     task_type: ClassVar[str] = "TOKEN_CLS"
     choices_column: ClassVar[str] = "candidates"
+    reads_chunks: ClassVar[bool] = True
 
     @property
     def new_tokens(self) -> tuple[str, ...]:
@@ -76,7 +77,7 @@ class CandidateChoice(Choosing):
             BackboneError: the tokenizer lacks the new tokens, or a token has no embedding in the model.
             DataError: question and candidates leave no room for the documents.
         """
-        reader = _Reader.of(settings, self.new_tokens, split["question"][0])
+        reader = _CandidateReader.of(settings, self.new_tokens, split["question"][0])
         fronts = [reader.front(*row) for row in zip(split["question"], split["candidates"], strict=True)]
         if reader.options.too_long != "error":
             fronts = _cut(reader, fronts, split)
@@ -117,7 +118,7 @@ class CandidateCollator:
 
 
 @dataclass(frozen=True)
-class _Reader:
+class _CandidateReader:
     """Makes tokens of questions, candidates and documents: ``before`` and ``after`` frame every sequence."""
 
     settings: EncodeSettings
@@ -129,7 +130,7 @@ class _Reader:
     blank: str
 
     @classmethod
-    def of(cls, settings: EncodeSettings, marks: Sequence[str], text: str) -> _Reader:
+    def of(cls, settings: EncodeSettings, marks: Sequence[str], text: str) -> _CandidateReader:
         """Return what reads with these marks; ``text`` is any that has tokens."""
         tokenizer: Any = settings.tokenizer
         missing = [mark for mark in marks if mark not in tokenizer.get_vocab()]
@@ -229,7 +230,7 @@ def longest_that_fit(lengths: Sequence[int], room: int) -> int:
     )
 
 
-def _cut(reader: _Reader, fronts: Sequence[Front], split: Table) -> list[Front]:
+def _cut(reader: _CandidateReader, fronts: Sequence[Front], split: Table) -> list[Front]:
     """Return the fronts, those that leave no room for documents cut to three quarters of the input."""
     room, found = reader.settings.max_length * 3 // 4, list(fronts)
     cut = [row for row, (front, _) in enumerate(fronts) if not reader.has_room(len(front))]

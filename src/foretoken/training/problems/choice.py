@@ -54,7 +54,7 @@ class Choosing(Problem):
         """Return the probabilities of each row's own choices, and the numbers of the right ones."""
         return [probabilities_of(row[row != FILL]) for row in np.asarray(logits)], [] if labels is None else labels
 
-    def measure(self, outputs: Outputs, labels: Outputs, groups: Sequence[str] | None = None) -> dict[str, float]:
+    def scores_of(self, outputs: Outputs, labels: Outputs, groups: Sequence[str] | None = None) -> dict[str, float]:
         """Return the metrics of choices."""
         from foretoken.metrics.choice import choice_metrics
 

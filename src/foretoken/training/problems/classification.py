@@ -7,6 +7,7 @@ from dataclasses import dataclass, replace
 from typing import ClassVar
 
 import numpy as np
+from datasets import Dataset
 from torch import Tensor, nn
 from transformers import PreTrainedTokenizerBase
 
@@ -14,6 +15,9 @@ from foretoken.data.plain_table import Table
 from foretoken.data.problems import CLASSIFICATION
 from foretoken.metrics import classification_metrics
 from foretoken.metrics.decision import Decision, cost_weights, fit_weights
+from foretoken.metrics.regression import TargetScale
+from foretoken.metrics.scaling import Kind, Scaling, fit_temperature, fit_vector
+from foretoken.metrics.table import further_metrics
 from foretoken.training.options import DecisionOptions
 from foretoken.training.problems.base import Collator, Inputs, Outputs, Problem, head_of
 from foretoken.training.problems.losses import PLAIN, LossOptions, at_least_float32, class_loss
@@ -31,9 +35,8 @@ class TextProblem(Problem):
     """What classification and regression share: a text or a pair of texts, and logits of the whole of it."""
 
     task_type: ClassVar[str] = "SEQ_CLS"
+    reads_chunks: ClassVar[bool] = True
     losses: LossOptions = PLAIN
-    rule: DecisionOptions | None = None  # what a decision is fitted for; None: the likeliest class, labels of 0.5
-    decision: Decision | None = None  # the one that was fitted
 
     def check_texts(self) -> None:
         """Accept bare texts, where they are not trained on as pairs."""
@@ -73,10 +76,18 @@ class TextProblem(Problem):
 
 
 @dataclass(frozen=True)
-class Classification(TextProblem):
-    """One class per text."""
+class ClassProblem(TextProblem):
+    """What one class and several labels share: probabilities, and what is answered for them.
 
-    name: ClassVar[str] = CLASSIFICATION
+    Attributes:
+        rule: what a decision is fitted for; None: the likeliest class, labels of 0.5.
+        decision: the one that was fitted.
+        says: what a model card says of answers, without and with a decision.
+    """
+
+    rule: DecisionOptions | None = None
+    decision: Decision | None = None
+    says: ClassVar[tuple[str, str]]
 
     @property
     def head_options(self) -> dict[str, object]:
@@ -84,27 +95,55 @@ class Classification(TextProblem):
         return head_of(self.labels)
 
     @property
+    def has_probabilities(self) -> bool:
+        """They are the outputs."""
+        return True
+
+    def answering(self, decision: Decision | None, targets: TargetScale | None) -> ClassProblem:
+        """Return the problem with this decision."""
+        return replace(self, decision=decision)
+
+
+@dataclass(frozen=True)
+class Classification(ClassProblem):
+    """One class per text."""
+
+    name: ClassVar[str] = CLASSIFICATION
+    smooths_labels: ClassVar[bool] = True
+    says: ClassVar[tuple[str, str]] = (
+        "The class with the largest probability is answered.",
+        "The class with the largest probability times weight is answered. Weights are chosen on validation, or are the "
+        "costs of the recipe.",
+    )
+
+    @staticmethod
+    def class_rows(table: Dataset) -> list[list[int]]:
+        """Return the number of each row's class, in a list."""
+        return [[number] for number in table["label" if "label" in table.column_names else "labels"]]
+
+    @property
     def more_metrics(self) -> tuple[str, ...]:
         """The mean of accuracy and F1 of two classes, and exact matches of groups."""
         return (*(["accuracy_f1"] if len(self.labels) == 2 else []), *(["exact_match"] if self.grouped else []))
 
-    @property
-    def has_probabilities(self) -> bool:
-        """They are the outputs."""
-        return True
+    def fit_scaling(self, kind: Kind, outputs: Outputs, labels: Outputs) -> Scaling:
+        """Return one temperature, or a weight and bias per class."""
+        return (fit_temperature if kind == "temperature" else fit_vector)(outputs, labels)
 
     def decode(self, logits: np.ndarray, labels: np.ndarray | None) -> tuple[Outputs, Outputs]:
         """Return probabilities [n, C] and class numbers [n]."""
         return probabilities_of(logits), [] if labels is None else labels
 
-    def measure(self, outputs: Outputs, labels: Outputs, groups: Sequence[str] | None = None) -> dict[str, float]:
+    def scores_of(self, outputs: Outputs, labels: Outputs, groups: Sequence[str] | None = None) -> dict[str, float]:
         """Return the metrics of classification; of grouped rows also how many groups are all right."""
         return self._measure(outputs, labels, self.decided(outputs), groups)
 
     def measure_columns(self, table: Mapping[str, Outputs]) -> dict[str, float]:
         """Return the metrics of rows whose predictions may have been decided by several runs."""
         places = {name: index for index, name in enumerate(self.labels)}
-        return self._measure(*self.from_columns(table), np.array([places[str(name)] for name in table["prediction"]]))
+        decided = np.array([places[str(name)] for name in table["prediction"]])
+        outputs, labels = self.from_columns(table)
+        return self._measure(outputs, labels, decided) | further_metrics(self.name, outputs, labels)
 
     def _measure(
         self, outputs: Outputs, labels: Outputs, decided: np.ndarray, groups: Sequence[str] | None = None

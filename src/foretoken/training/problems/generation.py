@@ -55,7 +55,8 @@ class TextGeneration(Problem):
     name: ClassVar[str] = GENERATION
     task_type: ClassVar[str] = "CAUSAL_LM"
     generates: ClassVar[bool] = True
-    options: GenerationOptions = field(default_factory=GenerationOptions)
+    smooths_labels: ClassVar[bool] = True
+    generation: GenerationOptions = field(default_factory=GenerationOptions)
     task: str | None = None
     tokenizer: PreTrainedTokenizerBase | None = None  # of the model that the problem is posed to
     in_sequence: bool = True  # targets follow their sources in one sequence, as decoders read them
@@ -71,7 +72,7 @@ class TextGeneration(Problem):
             ConfigError: segment embeddings of a family that has none, or without markers to tell segments by.
             BackboneError: nothing ends a generated text.
         """
-        if self.options.segment_embeddings:
+        if self.generation.segment_embeddings:
             self._check_segments(config)
         posed = replace(self, tokenizer=tokenizer, in_sequence=not config.is_encoder_decoder)
         if not posed.end_marker and tokenizer.eos_token_id is None:
@@ -98,7 +99,7 @@ class TextGeneration(Problem):
         """The markers in the texts: the task's, or those that the recipe names."""
         task = TASKS.get(self.task or "")
         known = (task and task.markers) or Markers((), TARGET, "")
-        return known if self.options.markers is None else replace(known, source=tuple(self.options.markers))
+        return known if self.generation.markers is None else replace(known, source=tuple(self.generation.markers))
 
     @property
     def new_tokens(self) -> tuple[str, ...]:
@@ -121,7 +122,7 @@ class TextGeneration(Problem):
 
     def max_length(self, wanted: int | None, config: PretrainedConfig, tokenizer: PreTrainedTokenizerBase) -> int:
         """Return the tokens of a source, which leave a decoder room to generate."""
-        longest = max(self.options.max_new_tokens, self.options.max_target_tokens or 0)
+        longest = max(self.generation.max_new_tokens, self.generation.max_target_tokens or 0)
         return source_length(wanted, config, tokenizer, longest)
 
     def check_texts(self) -> None:
@@ -135,13 +136,13 @@ class TextGeneration(Problem):
         """Return ``input_ids`` of the sources and, where there are references, those and the first as ``labels``."""
         frame = self._frame(settings)
         sources = split["source" if "source" in split.column_names else "text"]
-        texts = [f"{self.options.source_prefix}{text}" for text in sources]
-        columns, truncation = encode_sources(texts, settings, frame, segments=self.options.segment_embeddings)
+        texts = [f"{self.generation.source_prefix}{text}" for text in sources]
+        columns, truncation = encode_sources(texts, settings, frame, segments=self.generation.segment_embeddings)
         columns["length"] = [len(ids) for ids in columns["input_ids"]]
         if "references" in split.column_names:
             columns["references"] = [list(texts) for texts in split["references"]]
             firsts = [texts[0] for texts in columns["references"]]
-            at_most = self.options.max_target_tokens or self.options.max_new_tokens
+            at_most = self.generation.max_target_tokens or self.generation.max_new_tokens
             columns["labels"] = encode_targets(firsts, settings, frame, at_most=at_most)
         if self.in_sequence and "labels" in columns:
             columns["length"] = [one + len(ids) for one, ids in zip(columns["length"], columns["labels"], strict=True)]
@@ -172,7 +173,7 @@ class TextGeneration(Problem):
     def predict(self, model: nn.Module, inputs: Inputs) -> Tensor:
         """Return the (B, T) generated tokens; -100 from the end on."""
         assert self.tokenizer is not None
-        return generate(model, inputs, self.options, pad=int(self.tokenizer.pad_token_id), end=self.end_token)
+        return generate(model, inputs, self.generation, pad=int(self.tokenizer.pad_token_id), end=self.end_token)
 
     def items(self, inputs: Inputs) -> int:
         """Return how many tokens the targets have."""
@@ -188,10 +189,10 @@ class TextGeneration(Problem):
         """Return the references of every row."""
         return [list(texts) for texts in split["references"]]
 
-    def measure(self, outputs: Outputs, labels: Outputs, groups: Sequence[str] | None = None) -> dict[str, float]:
+    def scores_of(self, outputs: Outputs, labels: Outputs, groups: Sequence[str] | None = None) -> dict[str, float]:
         """Return the metrics of generated texts, CoQA's as its script has them."""
         from foretoken.metrics.generation import GENERATION_METRICS, generation_metrics
-        from foretoken.metrics.needs import lacking
+        from foretoken.metrics.table import lacking
 
         which = [name for name in GENERATION_METRICS if lacking(name, self.name, labels) is None]
         return generation_metrics(outputs, labels, which=which, leave_one_out=self.task in _LEAVE_ONE_OUT)

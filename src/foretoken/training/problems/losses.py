@@ -11,11 +11,10 @@ import torch
 from torch import Tensor
 from torch.nn import functional as F  # noqa: N812 - the name that PyTorch's own code uses
 
-from foretoken.data.problems import CLASSIFICATION, MULTI_LABEL
 from foretoken.errors import ConfigError, did_you_mean, quoted
 
 if TYPE_CHECKING:
-    from datasets import Dataset
+    pass
 
 MOST_REPEATS = 20  # of a document, where rare classes are drawn more often
 
@@ -73,13 +72,6 @@ def label_loss(logits: Tensor, labels: Tensor, options: LossOptions) -> Tensor:
     losses = F.binary_cross_entropy_with_logits(logits, labels, pos_weight=weights, reduction="none")
     right = torch.where(labels > 0, logits, -logits).sigmoid()
     return ((1 - right) ** options.focal_gamma * losses).mean()
-
-
-def class_rows(table: Dataset, problem: str) -> list[list[int]]:
-    """Return the numbers of the classes of every row; none where the problem has no classes of whole texts."""
-    if problem == CLASSIFICATION:
-        return [[number] for number in table["label"]]
-    return list(table["labels"]) if problem == MULTI_LABEL else []
 
 
 def class_weights(

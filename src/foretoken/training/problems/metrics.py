@@ -7,31 +7,11 @@ from typing import Any
 import numpy as np
 
 from foretoken.data.options import DataOptions
-from foretoken.data.problems import (
-    CANDIDATES,
-    CLASSIFICATION,
-    GENERATION,
-    MULTI_LABEL,
-    MULTIPLE_CHOICE,
-    QUESTION_ANSWERING,
-    REGRESSION,
-    TOKEN_CLASSIFICATION,
-)
+from foretoken.data.problems import PROBLEMS, Answer
 from foretoken.data.tasks.table import TASKS, problem_name
 from foretoken.errors import no_such
 from foretoken.metrics import METRICS
 from foretoken.options import Errors
-
-_DEFAULTS = {
-    CLASSIFICATION: "f1_macro",
-    MULTI_LABEL: "f1_micro",
-    REGRESSION: "pearson_spearman",
-    MULTIPLE_CHOICE: "accuracy",
-    TOKEN_CLASSIFICATION: "f1",
-    CANDIDATES: "accuracy",
-    GENERATION: "loss",
-    QUESTION_ANSWERING: "token_f1",
-}
 
 
 def metric_errors(name: str) -> Errors:
@@ -44,13 +24,8 @@ def default_metric(data: DataOptions) -> str:
 
     Texts are selected by their loss, as generating them at every evaluation takes long.
     """
-    task, problem = TASKS.get(data.task or ""), problem_name(data)
-    return task.metric if task is not None and problem != GENERATION else _DEFAULTS[problem]
-
-
-def greater_is_better(name: str) -> bool:
-    """Tell metrics to be raised from those to be lowered."""
-    return METRICS[name].greater_is_better
+    task, problem = TASKS.get(data.task or ""), PROBLEMS[problem_name(data)]
+    return task.metric if task is not None and problem.answer is not Answer.TEXT else problem.metric
 
 
 def probabilities_of(logits: Any) -> np.ndarray:

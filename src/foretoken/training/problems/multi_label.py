@@ -16,8 +16,10 @@ from foretoken.data.plain_table import Table
 from foretoken.data.problems import MULTI_LABEL
 from foretoken.metrics.decision import cost_thresholds, fit_thresholds
 from foretoken.metrics.multi_label import multi_label_metrics, sigmoid
+from foretoken.metrics.scaling import Kind, Scaling, fit_label_scaling
+from foretoken.metrics.table import further_metrics
 from foretoken.training.problems.base import Collator, Inputs, Outputs, head_of
-from foretoken.training.problems.classification import TextProblem
+from foretoken.training.problems.classification import ClassProblem
 from foretoken.training.problems.losses import at_least_float32, label_loss
 from foretoken.training.tokens.encode import EncodeSettings, TokenColumns, Truncation
 from foretoken.training.tokens.padding import TableRow
@@ -53,20 +55,29 @@ def zeros_and_ones(rows: Sequence[Sequence[int]], num_labels: int) -> np.ndarray
 
 
 @dataclass(frozen=True)
-class MultiLabel(TextProblem):
+class MultiLabel(ClassProblem):
     """Any number of classes per text: a probability for each of them, and a threshold that it must reach."""
 
     name: ClassVar[str] = MULTI_LABEL
+    says: ClassVar[tuple[str, str]] = (
+        "Every label with a probability of 0.5 or more is answered.",
+        "Every label whose probability reaches its threshold is answered. Thresholds are chosen on validation, or "
+        "follow from the costs of the recipe.",
+    )
+
+    @staticmethod
+    def class_rows(table: Dataset) -> list[list[int]]:
+        """Return the numbers of each row's labels."""
+        return list(table["labels"])
 
     @property
     def head_options(self) -> dict[str, object]:
         """One logit per label, of a binary cross-entropy of its own."""
         return head_of(self.labels) | {"problem_type": "multi_label_classification"}
 
-    @property
-    def has_probabilities(self) -> bool:
-        """They are the outputs, of each label alone."""
-        return True
+    def fit_scaling(self, kind: Kind, outputs: Outputs, labels: Outputs) -> Scaling:
+        """Return one temperature, or a weight and bias per label."""
+        return fit_label_scaling(kind, outputs, labels)
 
     def encode(self, split: Table, settings: EncodeSettings) -> tuple[TokenColumns, Truncation]:
         """Return the columns of the texts, and the numbers of their labels where there are any."""
@@ -111,14 +122,15 @@ class MultiLabel(TextProblem):
         decision = fit_thresholds(outputs, labels, average=rule.average, per_label=rule.has_one_each)
         return replace(self, decision=decision)
 
-    def measure(self, outputs: Outputs, labels: Outputs, groups: Sequence[str] | None = None) -> dict[str, float]:
+    def scores_of(self, outputs: Outputs, labels: Outputs, groups: Sequence[str] | None = None) -> dict[str, float]:
         """Return the metrics of several labels."""
         return multi_label_metrics(outputs, labels, self.decided(outputs), n_bins=self.n_bins)
 
     def measure_columns(self, table: Mapping[str, Outputs]) -> dict[str, float]:
         """Return the metrics of rows whose predictions may have been decided by several runs."""
         outputs, labels = self.from_columns(table)
-        return multi_label_metrics(outputs, labels, self._held(table["prediction"]), n_bins=self.n_bins)
+        found = multi_label_metrics(outputs, labels, self._held(table["prediction"]), n_bins=self.n_bins)
+        return found | further_metrics(self.name, outputs, labels)
 
     def _held(self, rows: Sequence[Sequence[str]]) -> np.ndarray:
         places = {name: index for index, name in enumerate(self.labels)}

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any, ClassVar, NamedTuple
 
 import numpy as np
@@ -37,7 +37,7 @@ if TYPE_CHECKING:
 _NEVER = -1e30  # the score of what cannot be an answer; two of them are still finite
 
 
-class Answer(NamedTuple):
+class SpanAnswer(NamedTuple):
     """First character of the context that is predicted, and the one after the last; the same where there is none.
 
     ``score`` is that of the best part, ``nothing`` that of no answer.
@@ -61,14 +61,23 @@ class QuestionAnswering(Problem):
     """A part of a context, by the scores of its first and last token.
 
     Attributes:
-        options: how answers are looked for.
+        question_answering: how answers are looked for.
         no_answer: whether questions may have no answer.
     """
 
     name: ClassVar[str] = QUESTION_ANSWERING
     task_type: ClassVar[str] = "QUESTION_ANS"
-    options: QuestionOptions = field(default_factory=QuestionOptions)
+    question_answering: QuestionOptions = field(default_factory=QuestionOptions)
     no_answer: bool = False
+
+    def of_training(self, split: Dataset) -> QuestionAnswering:
+        """Take whether all questions have an answer."""
+        return replace(self, no_answer=not all(split["answers"]))
+
+    @property
+    def of_card(self) -> dict[str, object]:
+        """Whether questions may have no answer."""
+        return {"no_answer": self.no_answer}
 
     @property
     def head_options(self) -> dict[str, object]:
@@ -93,7 +102,7 @@ class QuestionAnswering(Problem):
 
     def encode(self, split: Table, settings: EncodeSettings) -> tuple[TokenColumns, Truncation]:
         """Return what :func:`~foretoken.training.tokens.questions.encode_questions` does, and contexts and answers."""
-        columns, truncation = encode_questions(split, settings, self.options.overlap)
+        columns, truncation = encode_questions(split, settings, self.question_answering.overlap)
         kept = [name for name in ("context", "answers") if name in split.column_names]
         return columns | {name: list(split[name]) for name in kept}, truncation
 
@@ -142,7 +151,7 @@ class QuestionAnswering(Problem):
         here = own["characters"][..., 1] >= 0
         nothing = -of_documents("max", -(start + end)[:, :1], own["owner"])
         if mentions is None or places is None:
-            scores, spans = best_spans(start, end, here, self.options.max_answer_tokens, own["characters"])
+            scores, spans = best_spans(start, end, here, self.question_answering.max_answer_tokens, own["characters"])
         else:
             scores, spans = best_mentions(start, end, here, own, mentions, places)
         best = of_documents("max", scores[:, None], own["owner"])
@@ -159,17 +168,17 @@ class QuestionAnswering(Problem):
         """Return the answers; no labels, as those of a batch are numbers of tokens."""
         return [self._answer(*row) for row in np.asarray(logits, dtype=np.float64).tolist()], None
 
-    def _answer(self, begin: float, end: float, score: float, nothing: float) -> Answer:
-        if self.no_answer and nothing - score > self.options.no_answer_threshold:
+    def _answer(self, begin: float, end: float, score: float, nothing: float) -> SpanAnswer:
+        if self.no_answer and nothing - score > self.question_answering.no_answer_threshold:
             begin = end = 0
-        return Answer(int(begin), int(end), score, nothing)
+        return SpanAnswer(int(begin), int(end), score, nothing)
 
     def labels_of(self, split: Dataset) -> list[Truth]:
         """Return the contexts and the right answers."""
         rows = zip(split["context"], split["answers"], strict=True)
         return [Truth(context, [context[begin:end] for begin, end in spans]) for context, spans in rows]
 
-    def measure(self, outputs: Outputs, labels: Outputs, groups: Sequence[str] | None = None) -> dict[str, float]:
+    def scores_of(self, outputs: Outputs, labels: Outputs, groups: Sequence[str] | None = None) -> dict[str, float]:
         """Return exact match and F1."""
         from foretoken.metrics.answers import span_metrics
 
@@ -189,14 +198,14 @@ class QuestionAnswering(Problem):
     def from_columns(self, table: Mapping[str, Outputs]) -> tuple[Outputs, Outputs]:
         """Return answers and truths whose contexts are the predicted texts."""
         rows = list(zip(table["prediction"], table["label"], strict=True))
-        outputs = [Answer(0, len(text), 0.0, 0.0) for text, _ in rows]
+        outputs = [SpanAnswer(0, len(text), 0.0, 0.0) for text, _ in rows]
         return outputs, [Truth(text, list(answers)) for text, answers in rows]
 
     def to_json(self, outputs: Outputs, rows: Table) -> list[dict[str, object]]:
         """Return the answer, an empty text for none, its characters in the context, and its score."""
         return [self._json(found, context) for found, context in zip(outputs, rows["context"], strict=True)]
 
-    def _json(self, found: Answer, context: str) -> dict[str, object]:
+    def _json(self, found: SpanAnswer, context: str) -> dict[str, object]:
         values: dict[str, object] = {"answer": context[found.begin : found.end]}
         values |= {"start": found.begin, "end": found.end} if found.end else {"start": None, "end": None}
         values["score"] = round(found.score, 6)

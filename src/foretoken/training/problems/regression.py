@@ -3,15 +3,17 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import ClassVar
 
 import numpy as np
+from datasets import Dataset
 from torch import Tensor, nn
 
 from foretoken.data.plain_table import Table
 from foretoken.data.problems import REGRESSION
 from foretoken.errors import ConfigError, quoted
+from foretoken.metrics.decision import Decision
 from foretoken.metrics.regression import TargetScale, regression_metrics
 from foretoken.training.problems.base import Outputs, head_of
 from foretoken.training.problems.classification import TextProblem
@@ -36,6 +38,18 @@ class Regression(TextProblem):
         if self.targets != TargetScale() and len(self.targets.mean) != max(1, len(self.labels)):
             said = f"{quoted(self.targets.to_dict())} for {quoted(list(self.labels))}"
             raise ConfigError(f"targets: got {said}, expected a mean and a standard deviation for each")
+
+    def of_training(self, split: Dataset) -> Regression:
+        """Take the scale of the targets."""
+        return replace(self, targets=TargetScale.of(split["label"]))
+
+    def fitted_targets(self, kind: str | None, outputs: Outputs, labels: Outputs) -> TargetScale:
+        """Return the scale of the targets, with the error of their predictions where it is asked for."""
+        return self.targets if kind is None else self.targets.with_error(outputs, labels)
+
+    def answering(self, decision: Decision | None, targets: TargetScale | None) -> Regression:
+        """Return the problem with this scale."""
+        return replace(self, targets=targets or self.targets)
 
     @property
     def calibrations(self) -> tuple[str, ...]:
@@ -65,7 +79,7 @@ class Regression(TextProblem):
         values = self.targets.restored(np.asarray(logits).reshape(len(logits), -1))
         return values if self.labels else values[:, 0], None
 
-    def measure(self, outputs: Outputs, labels: Outputs, groups: Sequence[str] | None = None) -> dict[str, float]:
+    def scores_of(self, outputs: Outputs, labels: Outputs, groups: Sequence[str] | None = None) -> dict[str, float]:
         """Return the metrics of regression."""
         return regression_metrics(outputs, labels, targets=self.labels, errors=self.targets.error)
 

@@ -36,6 +36,7 @@ class TokenClassification(Problem):
 
     name: ClassVar[str] = TOKEN_CLASSIFICATION
     task_type: ClassVar[str] = "TOKEN_CLS"
+    smooths_labels: ClassVar[bool] = True
 
     @property
     def head_options(self) -> dict[str, object]:
@@ -110,7 +111,7 @@ class TokenClassification(Problem):
         """Return the tags of every row's words."""
         return [[self.labels[number] for number in row] for row in split["labels"]]
 
-    def measure(self, outputs: Outputs, labels: Outputs, groups: Sequence[str] | None = None) -> dict[str, float]:
+    def scores_of(self, outputs: Outputs, labels: Outputs, groups: Sequence[str] | None = None) -> dict[str, float]:
         """Return the metrics of entities, and the accuracy over words; where tags mark none, the metrics of tags."""
         from foretoken.metrics.spans import span_metrics, tag_metrics
 

@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar, Literal
 
 from foretoken.data.options import DataOptions
-from foretoken.data.problems import GENERATION, MULTI_LABEL, OF_TEXTS, TOKEN_CLASSIFICATION
+from foretoken.data.problems import PROBLEMS, Answer, ProblemData, Rows
 from foretoken.errors import RecipeError
 from foretoken.limits import LONGEST_DOCUMENT, MOST_BINS
 from foretoken.options import Errors, Values, build, flatten, is_number, option, texts_of, to_dict
@@ -119,7 +119,7 @@ def decision_rule(recipe: Recipe, problem: str) -> DecisionOptions | None:
     """Return what the answers of a problem are chosen by; None for the likeliest class, or labels of 0.5."""
     if isinstance(recipe.decision, DecisionOptions):
         return recipe.decision
-    if recipe.decision == "argmax" or (recipe.decision == AUTO and problem != MULTI_LABEL):
+    if recipe.decision == "argmax" or (recipe.decision == AUTO and PROBLEMS[problem].answer is not Answer.LABELS):
         return None
     return DecisionOptions(average="macro" if recipe.training.metric == "f1_macro" else "micro")
 
@@ -142,7 +142,6 @@ def source_of(path: str | Path | None) -> str:
 
 def build_recipe(values: Values, source: str = "recipe") -> Recipe:
     """Build a recipe from nested data; raise one RecipeError that lists every problem."""
-    from foretoken.data.tasks.table import problem_name
     from foretoken.training.problems.metrics import default_metric  # imports torch, as do the checks of names
 
     errors: Errors = []
@@ -157,7 +156,7 @@ def build_recipe(values: Values, source: str = "recipe") -> Recipe:
         recipe = replace(recipe, head=None)  # it has none
     if recipe.training.precision == AUTO and is_baseline(recipe.method):
         recipe = with_training(recipe, precision="fp32")  # there is nothing to choose
-    if recipe.chunks is None and not is_baseline(recipe.method) and problem_name(recipe.data) in OF_TEXTS:
+    if recipe.chunks is None and not is_baseline(recipe.method) and _problem(recipe).rows is Rows.TEXTS:
         recipe = replace(recipe, chunks=ChunkOptions())
     rates = _auto_rates(recipe, config)
     training = replace(recipe.training, metric=metric, **rates)
@@ -204,16 +203,21 @@ def with_method_group(values: Values) -> dict[str, Any]:
     return dict(values) | ({"method": {"name": method}} if isinstance(method, str) else {})
 
 
+def _problem(recipe: Recipe) -> ProblemData:
+    from foretoken.data.tasks.table import problem_name
+
+    return PROBLEMS[problem_name(recipe.data)]
+
+
 def _auto_rates(recipe: Recipe, config: PeftConfig | None) -> dict[str, Any]:
     """Return the learning rates that the recipe leaves to its method."""
-    from foretoken.data.tasks.table import problem_name
     from foretoken.methods.rates import default_rates
 
     if is_baseline(recipe.method):
         return {}
-    problem = problem_name(recipe.data)
-    rate, head_rate = default_rates(config, tagging=problem == TOKEN_CLASSIFICATION)
-    if problem == GENERATION and config is None:
+    answer = _problem(recipe).answer
+    rate, head_rate = default_rates(config, tagging=answer is Answer.TAGS)
+    if answer is Answer.TEXT and config is None:
         head_rate = None  # a language model's head is pretrained like all of it
     given, given_head = recipe.training.learning_rate, recipe.training.head_learning_rate
     found = {"learning_rate": (given, rate), "head_learning_rate": (given_head, head_rate)}

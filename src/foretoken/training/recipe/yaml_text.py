@@ -44,14 +44,14 @@ def parse_yaml(text: str, texts: Collection[str] = (), *, of_text: bool = False)
     if len(text) > LONGEST:
         raise yaml.YAMLError(f"it is longer than {LONGEST:,} characters")
     try:
-        value = _Reader(text, texts, of_text).document()
+        value = _YamlReader(text, texts, of_text).document()
     except (ValueError, OverflowError) as error:  # PyYAML's own, of escapes and directives with absurd numbers
         raise yaml.YAMLError(str(error)) from error
     _checked(value)
     return value
 
 
-class _Reader:
+class _YamlReader:
     """Makes values of PyYAML's events."""
 
     def __init__(self, text: str, texts: Collection[str], of_text: bool) -> None:

@@ -17,16 +17,15 @@ import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
 from foretoken.data.load import Loaded
+from foretoken.data.problems import Answer
 from foretoken.errors import ForetokenError
 from foretoken.files import JsonObject, atomic_file
 from foretoken.metrics.worth.paired import versus
 from foretoken.metrics.worth.verdict import MAJORITY, MEAN, TF_IDF
 from foretoken.training.baseline.options import TfidfOptions
 from foretoken.training.baseline.tfidf import fit, texts_of
-from foretoken.training.problems import Classification, MultiLabel, Problem
+from foretoken.training.problems import Problem
 from foretoken.training.problems.base import Outputs
-from foretoken.training.problems.regression import Regression
-from foretoken.training.problems.tagging import TokenClassification
 from foretoken.training.recipe.recipe import Recipe
 from foretoken.training.run.prepare import MEASURED
 from foretoken.training.run.results import Prediction, fitted_on
@@ -87,13 +86,13 @@ def add_baselines(recipe: Recipe, problem: Problem, data: Loaded, run: Mapping[s
 def baselines_of(problem: Problem) -> dict[str, Baseline]:
     """Return what a problem is measured beside, by name; nothing where no answer is the commonest."""
     tfidf = Baseline(_tfidf)
-    if isinstance(problem, Classification):
-        return {MAJORITY: Baseline(_shares, is_decided=False), TF_IDF: tfidf}
-    if isinstance(problem, MultiLabel):
-        return {MAJORITY: Baseline(_shares), TF_IDF: tfidf}
-    if isinstance(problem, Regression):
-        return {MEAN: Baseline(_mean), TF_IDF: tfidf}
-    return {MAJORITY: Baseline(_commonest_tag)} if isinstance(problem, TokenClassification) else {}
+    known = {
+        Answer.CLASS: {MAJORITY: Baseline(_shares, is_decided=False), TF_IDF: tfidf},
+        Answer.LABELS: {MAJORITY: Baseline(_shares), TF_IDF: tfidf},
+        Answer.NUMBER: {MEAN: Baseline(_mean), TF_IDF: tfidf},
+        Answer.TAGS: {MAJORITY: Baseline(_commonest_tag)},
+    }
+    return known.get(problem.facts.answer, {})
 
 
 def pooled_baselines(

@@ -8,7 +8,8 @@ from pathlib import Path
 from typing import Any
 
 from foretoken import left
-from foretoken.data.problems import CLASSIFICATION, MULTI_LABEL, REGRESSION, TOKEN_CLASSIFICATION
+from foretoken.data.problems import CLASSIFICATION, MULTI_LABEL, REGRESSION, TOKEN_CLASSIFICATION, Answer
+from foretoken.data.problems import PROBLEMS as FACTS
 from foretoken.data.readers.formats import lasting
 from foretoken.errors import AdapterError, ConfigError, ForetokenError, did_you_mean, quoted
 from foretoken.files import JsonObject, read_object
@@ -18,7 +19,6 @@ from foretoken.metrics.scaling import Scaling
 from foretoken.options import Errors, build, option, to_dict
 from foretoken.training.options import ChunkOptions, GenerationOptions, HeadOptions, LengthenOptions, QuestionOptions
 from foretoken.training.problems import PROBLEMS, Problem, make_problem
-from foretoken.training.problems.question_answering import QuestionAnswering
 from foretoken.training.recipe.recipe import Recipe
 from foretoken.tuner.adapter_files import CONFIG
 from foretoken.version import __version__
@@ -90,7 +90,7 @@ class Card:
             raise ConfigError(f"problem: got {quoted(self.problem)}{hint}")
         if len(set(self.labels)) < len(self.labels):
             raise ConfigError(f"labels: got {quoted(self.labels)}, expected each of them once")
-        if self.problem == TOKEN_CLASSIFICATION and len(self.labels) < 2:
+        if self.answer is Answer.TAGS and len(self.labels) < 2:
             raise ConfigError(f"labels: got {quoted(self.labels)}, expected at least two tags")
         for label in self.labels:
             _check_text(label)
@@ -98,7 +98,7 @@ class Card:
 
     def _check_fitted(self) -> None:
         """Refuse what was fitted for other labels, or for another number of labels per document."""
-        kind, link = ("thresholds", "sigmoid") if self.problem == MULTI_LABEL else ("weights", "softmax")
+        kind, link = ("thresholds", "sigmoid") if self.answer is Answer.LABELS else ("weights", "softmax")
         for name in ("decision", "unscaled_decision"):
             decision = getattr(self, name)
             if decision is not None and len(getattr(decision, kind)) != len(self.labels):
@@ -107,9 +107,14 @@ class Card:
         if self.scaling is not None and self.scaling.link != link:
             raise ConfigError(f"scaling: got one of the link {self.scaling.link}, expected {link} for {self.problem}")
 
+    @property
+    def answer(self) -> Answer | None:
+        """The kind of its answers; None for a problem that left."""
+        return FACTS[self.problem].answer if self.problem in FACTS else None
+
     def make_problem(self) -> Problem | None:
         """Return what the folder predicts; None for classes that the card does not name."""
-        if self.problem == CLASSIFICATION and not self.labels:
+        if self.answer is Answer.CLASS and not self.labels:
             return None
         return make_problem(
             self.problem,
@@ -155,9 +160,7 @@ def card_values(
         "fingerprint": fingerprint or {},
         "recipe": to_dict(recipe),
     }
-    if isinstance(problem, QuestionAnswering):
-        values["no_answer"] = problem.no_answer
-    return values | fitted
+    return values | problem.of_card | fitted
 
 
 def read_card(folder: Path) -> Card:
@@ -193,7 +196,7 @@ def _of_adapter(config: JsonObject) -> JsonObject:
     of_texts = REGRESSION if is_number else MULTI_LABEL if several else CLASSIFICATION
     problem = TOKEN_CLASSIFICATION if config.get("task_type") == "TOKEN_CLS" else of_texts
     labels = [names.get(str(number)) for number in range(len(names))]
-    return {"problem": problem, "labels": [] if problem == REGRESSION else labels}
+    return {"problem": problem, "labels": [] if FACTS[problem].answer is Answer.NUMBER else labels}
 
 
 def _card(values: JsonObject, errors: Errors) -> Card | None:

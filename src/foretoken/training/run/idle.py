@@ -91,7 +91,7 @@ def _on_the_model(recipe: Recipe, prepared: Prepared) -> Iterator[tuple[str, str
         yield "training.cache_states", why
     if count_parameters(prepared.model).head == 0:
         yield "training.head_learning_rate", "no head is trained beside the method"
-    if prepared.problem.name not in METRICS["ece"].problems:
+    if prepared.problem.facts.answer not in METRICS["ece"].answers:
         yield "ece_bins", f"{prepared.problem.name} has no calibration error"
 
 

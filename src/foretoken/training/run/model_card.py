@@ -15,17 +15,18 @@ import pyarrow.parquet as pq
 from huggingface_hub import EvalResult
 from peft import PeftConfig
 
-from foretoken.data.problems import CLASSIFICATION, MULTI_LABEL
+from foretoken.data.problems import Answer
 from foretoken.data.tasks.base import Task
 from foretoken.data.tasks.table import TASKS
 from foretoken.files import JsonObject
 from foretoken.metrics.classification import best_and_worst, class_scores
 from foretoken.metrics.scaling import Scaling
 from foretoken.metrics.table import CALIBRATION, METRICS, metrics_of, positive_of, repeats_accuracy, with_class
+from foretoken.metrics.worth.intervals import bootstrap_intervals, calibration_intervals
 from foretoken.training.baseline.options import method_name
-from foretoken.training.problems import PROBLEMS, MultiLabel, Problem
+from foretoken.training.problems import PROBLEMS, Problem
+from foretoken.training.problems.classification import ClassProblem
 from foretoken.training.run.card import Card, read_card
-from foretoken.training.run.intervals import bootstrap_intervals, calibration_intervals
 from foretoken.training.run_folder import PREDICTIONS, SAVED
 from foretoken.tuner.checkpoints.model_card import (
     AUTO_CLASSES,
@@ -39,18 +40,6 @@ from foretoken.tuner.checkpoints.model_card import (
 )
 
 _MOST_LABELS = 10  # whose thresholds are shown
-_ANSWERED = {  # without and with what was chosen
-    CLASSIFICATION: (
-        "The class with the largest probability is answered.",
-        "The class with the largest probability times weight is answered. Weights are chosen on validation, or are the "
-        "costs of the recipe.",
-    ),
-    MULTI_LABEL: (
-        "Every label with a probability of 0.5 or more is answered.",
-        "Every label whose probability reaches its threshold is answered. Thresholds are chosen on validation, or "
-        "follow from the costs of the recipe.",
-    ),
-}
 _TRAINED = ("learning_rate", "head_learning_rate", "batch_size", "tokens_per_batch", "precision", "seed")
 _HUB_NAME = re.compile(r"(?:hub:)?(\w[\w.-]*/\w[\w.-]*)")
 
@@ -99,7 +88,7 @@ def describe_run(run: Path, saved: Path, record: JsonObject) -> Described:
         else PROBLEMS[record["problem"]].task_type,
         num_labels=labels if isinstance(labels, int) else None,
         head=recipe.get("head") if isinstance(recipe.get("head"), dict) else None,
-        problem_type="multi_label_classification" if isinstance(problem, MultiLabel) else None,
+        problem_type="multi_label_classification" if card.answer is Answer.LABELS else None,
         usage=_usage(card),
         datasets=_datasets(recipe["data"], task),
     )
@@ -234,7 +223,7 @@ def _shown(interval: tuple[float, float] | None) -> str:
 def _usage(card: Card) -> list[str]:
     """Return the lines that answer as decided; none where the likeliest class is answered, or words are beside."""
     key = "decision" if card.scaling is None else "unscaled_decision"  # the model alone does not scale
-    several, decision = card.problem == MULTI_LABEL, getattr(card, key)
+    several, decision = card.answer is Answer.LABELS, getattr(card, key)
     if card.recipe.words or not (several or decision):
         return []
     numbers = f'torch.tensor(card["{key}"]["{next(iter(decision.to_dict()))}"])' if decision else "0.5"
@@ -266,9 +255,10 @@ def _frequent(predicted: Mapping[str, list[Any]]) -> list[str]:
 
 def _answers(card: Card, predicted: Mapping[str, list[Any]]) -> Iterator[str]:
     """Say what is answered for the probabilities, with the numbers of the most frequent labels or of the classes."""
-    if card.problem not in _ANSWERED:
+    kind = PROBLEMS[card.problem]
+    if not issubclass(kind, ClassProblem):
         return
-    plain, decided = _ANSWERED[card.problem]
+    plain, decided = kind.says
     unscaled = card.decision if card.scaling is None else card.unscaled_decision
     decisions = {"as trained": unscaled} | ({} if card.scaling is None else {"scaled": card.decision})
     known = {name: decision for name, decision in decisions.items() if decision is not None}

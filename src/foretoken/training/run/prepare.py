@@ -18,31 +18,23 @@ from peft import PeftModel
 from transformers import PreTrainedModel, PreTrainedTokenizerBase, set_seed
 
 from foretoken.data.load import Loaded, load_data
-from foretoken.data.problems import (
-    CLASSIFICATION,
-    GENERATION,
-    MULTI_LABEL,
-    QUESTION_ANSWERING,
-    REGRESSION,
-    TOKEN_CLASSIFICATION,
-)
+from foretoken.data.problems import PROBLEMS as FACTS
+from foretoken.data.problems import Answer, Rows, names_of_problems
 from foretoken.data.schemas import SHARED, parts, stored
 from foretoken.errors import ConfigError, quoted
 from foretoken.lengthening import public_name, resolve_source
 from foretoken.machine.precision import MeasuredPrecision, accelerator, fastest_precision
 from foretoken.methods.rates import own_rate
-from foretoken.metrics.needs import lacking
-from foretoken.metrics.regression import TargetScale
-from foretoken.metrics.table import check_metric
+from foretoken.metrics.table import check_metric, lacking
 from foretoken.metrics.wordnet import wordnet
 from foretoken.training.model.adapter import attach, names_layers
 from foretoken.training.model.engine import use_attention
 from foretoken.training.model.load import base_model_folder, count_parameters, head_options, load_model, load_tokenizer
 from foretoken.training.model.precision import hold_frozen
 from foretoken.training.options import AUTO, HeadOptions
-from foretoken.training.problems import Problem, make_problem
+from foretoken.training.problems import PROBLEMS, Problem, make_problem
 from foretoken.training.problems.classification import TextProblem
-from foretoken.training.problems.losses import LossOptions, class_rows, class_weights, refuse_unknown_labels, repeated
+from foretoken.training.problems.losses import LossOptions, class_weights, refuse_unknown_labels, repeated
 from foretoken.training.recipe.recipe import Recipe, decision_rule
 from foretoken.training.run.card import read_card
 from foretoken.training.run.fingerprint import of_data, of_model, refuse_another_base
@@ -59,10 +51,8 @@ _THREADS_PER_CPU = 16
 MEASURED = ("validation", "test")
 _LONGEST_TEXT = 300  # characters of a document that are kept beside an error
 _REPORTERS = {"wandb": ("wandb",), "tensorboard": ("tensorboard", "tensorboardX"), "mlflow": ("mlflow",)}
-_CLASSES = (CLASSIFICATION, MULTI_LABEL)
 _OF_CLASSES = ("class_weights", "focal_gamma", "oversample")
 _FEW = 16  # documents of a class
-_SMOOTHED = (CLASSIFICATION, TOKEN_CLASSIFICATION, GENERATION)  # whose labels are of a fixed set
 
 
 @dataclass(frozen=True)
@@ -109,7 +99,9 @@ def prepare(recipe: Recipe, data: Loaded | None = None) -> Prepared:
         head=recipe.head if start is None else start.head_for(recipe),
         pretrained=resolve_source(recipe.model),
         attention_dropout=recipe.training.attention_dropout,
-        few=data.problem == CLASSIFICATION and len(data.splits["train"]) < _FEW * len(data.labels),
+        few=problem.facts.answer is Answer.CLASS
+        and problem.facts.rows is Rows.TEXTS
+        and len(data.splits["train"]) < _FEW * len(data.labels),
     )
     _check_activations(recipe, model)
     tokenizer = load_tokenizer(source, model.config)
@@ -154,10 +146,9 @@ def problem_of(recipe: Recipe, data: Loaded) -> Problem:
     Raises:
         ConfigError: the recipe asks for what does not fit it.
     """
-    options, train = recipe.training, data.splits["train"]
-    rows = class_rows(train, data.problem)
-    chosen = options.class_weights
-    weights = class_weights(chosen, data.labels, rows, several=data.problem == MULTI_LABEL) if rows else ()
+    options, train, kind = recipe.training, data.splits["train"], PROBLEMS[data.problem]
+    rows, several = kind.class_rows(train), FACTS[data.problem].answer is Answer.LABELS
+    weights = class_weights(options.class_weights, data.labels, rows, several=several) if rows else ()
     rule = decision_rule(recipe, data.problem)
     if rule is not None and rule.cost is not None:
         refuse_unknown_labels("decision.cost", rule.cost, data.labels)
@@ -170,12 +161,10 @@ def problem_of(recipe: Recipe, data: Loaded) -> Problem:
         chunks=recipe.chunks,
         generation=recipe.generation,
         question_answering=recipe.question_answering,
-        no_answer=data.problem == QUESTION_ANSWERING and not all(train["answers"]),
         task=recipe.data.task,
         losses=LossOptions(weights, options.focal_gamma),
         rule=rule,
-        targets=TargetScale.of(train["label"]) if data.problem == REGRESSION else None,
-    )
+    ).of_training(train)
     _check(recipe, problem)
     check_validation(recipe.training.metric, problem, data.splits["validation"])
     return problem
@@ -190,7 +179,7 @@ def check_validation(metric: str, problem: Problem, validation: Dataset) -> None
     same = ""
     if isinstance(labels, np.ndarray) and labels.ndim == 1:  # where classes or numbers lack something, it is one alone
         same = f", all of them {quoted(problem.labels[labels[0]] if problem.labels else float(labels[0]))}"
-    elif problem.name == REGRESSION:
+    elif problem.facts.answer is Answer.NUMBER:
         constant = [name for name, numbers in zip(problem.labels, labels.T, strict=True) if not np.ptp(numbers)]
         same = f", all with the same {', '.join(constant)}"
     raise ConfigError(
@@ -217,23 +206,21 @@ def _check(recipe: Recipe, problem: Problem) -> None:
         raise ConfigError(f"training.metric: {error}") from None
     if recipe.training.metric == "meteor" and wordnet() is None:
         raise ConfigError("training.metric: meteor cannot be measured without WordNet's files; see the line above")
-    if recipe.training.label_smoothing and problem.name not in _SMOOTHED:
-        raise ConfigError(
-            f"training.label_smoothing is for {', '.join(_SMOOTHED)}, got data for {problem.name}; leave it out"
-        )
-    wrong = [name for name in _OF_CLASSES if getattr(recipe.training, name) and problem.name not in _CLASSES]
-    if wrong:
-        raise ConfigError(
-            f"training.{wrong[0]} is for {' and '.join(_CLASSES)}, got data for {problem.name}; leave it out"
-        )
+    smoothed = [name for name, kind in PROBLEMS.items() if kind.smooths_labels]
+    of_classes = names_of_problems(Answer.CLASS, Answer.LABELS)
+    for key, allowed in {"label_smoothing": smoothed, **dict.fromkeys(_OF_CLASSES, of_classes)}.items():
+        if getattr(recipe.training, key) and problem.name not in allowed:
+            raise ConfigError(
+                f"training.{key} is for {' and '.join(allowed)}, got data for {problem.name}; leave it out"
+            )
     packages = _REPORTERS.get(recipe.training.report_to, ())
     if packages and not any(map(find_spec, packages)):
         raise ConfigError(
             f"training.report_to: {packages[0]} is not installed: pip install {packages[0]}, or leave it out"
         )
     if recipe.words and not isinstance(problem, TextProblem):
-        of_texts = f"{CLASSIFICATION}, {MULTI_LABEL} and {REGRESSION}"
-        raise ConfigError(f"words is for {of_texts}, got data for {problem.name}; leave it out")
+        of_texts = names_of_problems(Answer.CLASS, Answer.LABELS, Answer.NUMBER)
+        raise ConfigError(f"words is for {', '.join(of_texts)}, got data for {problem.name}; leave it out")
     if recipe.calibration not in (None, *problem.calibrations):
         fitting = " or ".join([*problem.calibrations, "leave it out"])
         raise ConfigError(f"calibration: {recipe.calibration} is not for {problem.name}; say {fitting}")
@@ -263,7 +250,7 @@ def _tokenised(
         rows = problem.training_rows(split) if name == "train" else split
         tables[name], truncations[name] = _tokens_of(rows, problem, settings)
         if name == "train" and oversample:
-            tables[name] = _oversampled(tables[name], problem.name)
+            tables[name] = _oversampled(tables[name], problem)
         log.info("%s: %s", name, describe(truncations[name], settings))
     for name in MEASURED:
         numbered = tables[name].add_column("position", list(range(len(tables[name]))))
@@ -284,10 +271,9 @@ def _tokens_of(rows: Dataset, problem: Problem, settings: EncodeSettings) -> tup
     return stored(starmap(tokens, parts(len(rows), rows.data.nbytes))), counts
 
 
-def _oversampled(table: Dataset, problem: str) -> Dataset:
+def _oversampled(table: Dataset, problem: Problem) -> Dataset:
     """Return the training documents with those of rarer classes repeated."""
-    column = table["labels"]
-    rows = repeated([[number] for number in column] if problem == CLASSIFICATION else list(column))
+    rows = repeated(problem.class_rows(table))
     log.info(
         "train: %d documents are drawn %d times in an epoch, those of rarer classes more often", len(table), len(rows)
     )

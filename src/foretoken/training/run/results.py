@@ -9,7 +9,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Literal
 
 import numpy as np
 import pyarrow as pa
@@ -19,13 +19,11 @@ from peft import PeftModel
 from foretoken.files import JsonObject, atomic_directory, atomic_file, read_object, readable_object, write_json
 from foretoken.metrics.decision import Decision
 from foretoken.metrics.regression import TargetScale
-from foretoken.metrics.scaling import Scaling, fit_label_scaling, fit_temperature, fit_vector
+from foretoken.metrics.scaling import Kind, Scaling
 from foretoken.quiet import quiet_transformers
 from foretoken.training.model.load import save_tokenizer
 from foretoken.training.problems import Problem
-from foretoken.training.problems.classification import Classification, TextProblem
-from foretoken.training.problems.multi_label import MultiLabel
-from foretoken.training.problems.regression import Regression
+from foretoken.training.problems.classification import TextProblem
 from foretoken.training.recipe.recipe import Recipe
 from foretoken.training.run.card import CARD, card_values
 from foretoken.training.run.fingerprint import of_base
@@ -43,7 +41,6 @@ if TYPE_CHECKING:
 
 log = logging.getLogger(__name__)
 MOST_ERRORS = 20  # of a split, whose texts are kept
-_FIT = {"temperature": fit_temperature, "vector": fit_vector}
 
 
 @dataclass(frozen=True)
@@ -96,7 +93,7 @@ class Prediction:
 
     def errors(self, beginnings: Sequence[str], most: int = MOST_ERRORS) -> list[JsonObject]:
         """Return the most confident wrong answers, the surest first; ``beginnings`` are those of the rows' texts."""
-        if not isinstance(self.problem, Classification | MultiLabel):
+        if not self.problem.facts.has_classes:
             return []
         sure = _sure_of_wrong(self.problem, np.asarray(self.outputs), np.asarray(self.labels))
         order = [row for row in np.argsort(-sure, kind="stable")[:most].tolist() if sure[row] >= 0]
@@ -112,9 +109,9 @@ class Prediction:
         return pa.table(columns | {"tokens": self.tokens})
 
 
-def _sure_of_wrong(problem: Classification | MultiLabel, outputs: np.ndarray, labels: np.ndarray) -> np.ndarray:
+def _sure_of_wrong(problem: Problem, outputs: np.ndarray, labels: np.ndarray) -> np.ndarray:
     """Return the probability of each row's surest wrong answer (n,), of a label that it has or lacks; -1 for none."""
-    answered, right, several = problem.decided(outputs), labels, isinstance(problem, MultiLabel)
+    answered, right, several = problem.decided(outputs), labels, labels.ndim == 2
     if not several:
         answered, right = (np.eye(outputs.shape[1], dtype=int)[numbers] for numbers in (answered, labels))
     wrong = (answered != right) & (several | (answered == 1))
@@ -185,10 +182,8 @@ class Fitted:
 
     def problem(self, problem: Problem, *, scaled: bool = True) -> Problem:
         """Return a problem whose answers are decided so."""
-        if isinstance(problem, Regression):
-            return replace(problem, targets=self.targets or problem.targets)
         decision = self.decision if scaled or self.scaling is None else self.unscaled
-        return replace(problem, decision=decision) if isinstance(problem, TextProblem) else problem
+        return problem.answering(decision, self.targets)
 
     def to_dict(self) -> JsonObject:
         """Return what a card says of it."""
@@ -197,27 +192,21 @@ class Fitted:
         return {name: value.to_dict() for name, value in values.items() if value is not None}
 
 
-def fitted_on(kind: str | None, validation: Prediction) -> Fitted:
+def fitted_on(kind: Kind | Literal["variance"] | None, validation: Prediction) -> Fitted:
     """Return the calibration that the recipe asks for, if any, and what is answered for the probabilities."""
     problem, labels = validation.problem, validation.labels
-    if isinstance(problem, Regression):
-        targets = problem.targets
-        return Fitted(targets=targets if kind is None else targets.with_error(validation.outputs, labels))
+    targets = problem.fitted_targets(kind, validation.outputs, labels)
+    if targets is not None or kind == "variance":
+        return Fitted(targets=targets)
     unscaled = problem.decided_on(validation.outputs, labels).decision
     if kind is None:
         return Fitted(None, unscaled, unscaled)
     before = validation.metrics()["nll"]
-    scaling = _scaling(kind, validation)
+    scaling = problem.fit_scaling(kind, validation.outputs, labels)
     scaled = replace(validation, outputs=scaling.apply(validation.outputs))
     after = scaled.metrics()["nll"]
     log.info("%s scaling fitted on validation: negative log-likelihood %.4f -> %.4f", kind, before, after)
     return Fitted(scaling, problem.decided_on(scaled.outputs, labels).decision, unscaled)
-
-
-def _scaling(kind: Any, validation: Prediction) -> Scaling:
-    if isinstance(validation.problem, MultiLabel):
-        return fit_label_scaling(kind, validation.outputs, validation.labels)
-    return _FIT[kind](validation.outputs, validation.labels)
 
 
 def measures(predictions: Mapping[str, Prediction], fitted: Fitted) -> JsonObject:

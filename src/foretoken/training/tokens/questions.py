@@ -34,7 +34,7 @@ def encode_questions(split: Table, settings: EncodeSettings, overlap: int | None
         ConfigError: max_length leaves no room, or the overlap is larger than a window.
         DataError: a question or a context has no tokens.
     """
-    reader = _Reader.of(settings, overlap)
+    reader = _QuestionReader.of(settings, overlap)
     rows = [reader.row(*row) for row in zip(split["id"], split["question"], split["context"], strict=True)]
     columns: TokenColumns = {name: [row[name] for row in rows] for name in _COLUMNS}
     for name, given in (("labels", "answers"), ("mentions", "mentions")):
@@ -48,7 +48,7 @@ def encode_questions(split: Table, settings: EncodeSettings, overlap: int | None
 
 
 @dataclass
-class _Reader:
+class _QuestionReader:
     """Makes tokens of questions and contexts; the special tokens stand before, between and after the two.
 
     ``types`` are the token types of a question and of a context; None: the model has none.
@@ -64,7 +64,7 @@ class _Reader:
     tokens: _Tokens = field(default_factory=lambda: ([], []))
 
     @classmethod
-    def of(cls, settings: EncodeSettings, overlap: int | None) -> _Reader:
+    def of(cls, settings: EncodeSettings, overlap: int | None) -> _QuestionReader:
         """Return what reads for a model, with the special tokens that its tokenizer puts around a pair of texts."""
         check_offsets(settings)
         whole = settings.tokenizer("a", "a", verbose=False)

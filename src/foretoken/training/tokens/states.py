@@ -69,7 +69,7 @@ def keys_of(inputs: Mapping[str, Tensor]) -> list[Key]:
 
 
 @dataclass(frozen=True)
-class Place:
+class StatePlace:
     """Where the states of one text are, and in which entry."""
 
     entry: Path
@@ -95,7 +95,7 @@ class StateStore:
     dtype: str
     width: int
     computed: str | None = None
-    places: dict[Key, Place] = field(default_factory=dict)
+    places: dict[Key, StatePlace] = field(default_factory=dict)
     read: set[Path] = field(default_factory=set)
 
     @classmethod
@@ -151,7 +151,7 @@ class StateStore:
             raise ValueError(f"{STATES} is not as long as it was written")
         states = np.memmap(path / STATES, dtype=self.dtype, mode="r", shape=(count, self.width))
         for record in records:
-            place = Place(path, states, int(record["start"]), int(record["stop"]), int(record["checksum"]))
+            place = StatePlace(path, states, int(record["start"]), int(record["stop"]), int(record["checksum"]))
             self.places[record["key"].tobytes()] = place
         self.computed = entry["computed"]
         mark_used(path)

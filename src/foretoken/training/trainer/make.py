@@ -25,9 +25,9 @@ from transformers.integrations import TensorBoardCallback
 from transformers.trainer_callback import PrinterCallback
 
 from foretoken.files import JsonObject, make_folder
+from foretoken.metrics.table import METRICS
 from foretoken.training.options import TrainingOptions
 from foretoken.training.problems import Problem
-from foretoken.training.problems.metrics import greater_is_better
 from foretoken.training.recipe.recipe import Recipe
 from foretoken.training.trainer.trainer import RecipeTrainer
 from foretoken.tuner.auxiliary_log import AuxiliaryLossCallback
@@ -109,7 +109,7 @@ def training_arguments(
         lr_scheduler_type=options.lr_scheduler,
         max_grad_norm=options.max_grad_norm,
         metric_for_best_model=options.metric,
-        greater_is_better=greater_is_better(options.metric),
+        greater_is_better=METRICS[options.metric].greater_is_better,
         bf16=options.precision == "bf16",
         seed=options.seed,
         use_cpu=not (cuda or torch.backends.mps.is_available()),

@@ -29,7 +29,7 @@ Line = tuple[str, list[str] | DataError]  # where it is, and its fields, or why 
 
 
 @dataclass(frozen=True)
-class Block:
+class TagBlock:
     """The lines of a sentence, its document and its id, where these are known."""
 
     lines: Sequence[Line]
@@ -52,7 +52,7 @@ class Places:
     is_numbered: bool = False
 
 
-def layout_of(source: str, lines: Iterable[Line], columns: ColumnNames) -> tuple[list[Block], Places]:
+def layout_of(source: str, lines: Iterable[Line], columns: ColumnNames) -> tuple[list[TagBlock], Places]:
     """Return lines by sentence, and which of their columns are read: those that are named, or that leave no doubt.
 
     Raises:
@@ -79,7 +79,7 @@ def layout_of(source: str, lines: Iterable[Line], columns: ColumnNames) -> tuple
     return blocks, places
 
 
-def _tag_place(source: str, blocks: Sequence[Block], places: Places) -> int:
+def _tag_place(source: str, blocks: Sequence[TagBlock], places: Places) -> int:
     """Return the column of the tags: the last one that holds entities, that of word classes in CoNLL-U, or the last.
 
     Raises:
@@ -104,12 +104,12 @@ def _tag_place(source: str, blocks: Sequence[Block], places: Places) -> int:
     return -1 if number is None else number - 1
 
 
-def _is_conllu(blocks: Sequence[Block], places: Places) -> bool:
+def _is_conllu(blocks: Sequence[TagBlock], places: Places) -> bool:
     fields = [fields for block in blocks for _, fields in block.lines if isinstance(fields, list)]
     return places.is_numbered and all(len(row) == _UD_COLUMNS and _UD_MISC.fullmatch(row[-1]) for row in fields)
 
 
-def _entities(blocks: Iterable[Block]) -> dict[int, Counter[str]]:
+def _entities(blocks: Iterable[TagBlock]) -> dict[int, Counter[str]]:
     """Return the columns behind the first, from 1, whose every value is a tag of entities: how often each type occurs.
 
     The last column is there as -1 too, as lines may differ in their number of columns.
@@ -151,7 +151,7 @@ def fields_of(line: str) -> list[str]:
     return line.split("\t") if "\t" in line else [field for field in line.split(" ") if field]
 
 
-def blocks_of(lines: Iterable[Line], sentence: int | None = None, document: int | None = None) -> list[Block]:
+def blocks_of(lines: Iterable[Line], sentence: int | None = None, document: int | None = None) -> list[TagBlock]:
     """Return the lines of every sentence, without the comments before it.
 
     A sentence ends at a line without fields, at a document's end, and where the column ``sentence`` has another value;
@@ -173,7 +173,7 @@ def blocks_of(lines: Iterable[Line], sentence: int | None = None, document: int 
             name = name if document is None else _field(fields, document) or name
         marked.append(((number, name, key), (where, fields)))
     groups = groupby(marked, key=lambda item: item[0])
-    blocks = [Block(_without_comments([line for _, line in items]), name, key) for (_, name, key), items in groups]
+    blocks = [TagBlock(_without_comments([line for _, line in items]), name, key) for (_, name, key), items in groups]
     return [block for block in blocks if block.lines]
 
 
@@ -201,13 +201,13 @@ def _without_comments(lines: Sequence[Line]) -> Sequence[Line]:
     return ()
 
 
-def places_of(blocks: Sequence[Block], word: int | None, tag: int | None) -> Places:
+def places_of(blocks: Sequence[TagBlock], word: int | None, tag: int | None) -> Places:
     """Return where words and tags are; words behind their numbers, as in Universal Dependencies, or else first."""
     is_numbered = word != 0 and 2 * sum(_is_numbered(block, tag is not None) for block in blocks) > len(blocks)
     return Places(int(is_numbered) if word is None else word, tag, is_numbered)
 
 
-def _is_numbered(block: Block, is_tagged: bool) -> bool:
+def _is_numbered(block: TagBlock, is_tagged: bool) -> bool:
     """Say whether the first column counts the words of a sentence, from 0 or 1, beside what are no words."""
     rows = [fields for _, fields in block.lines if isinstance(fields, list)]
     if any(len(fields) < 2 or (len(fields) == 2 and (is_tagged or ENTITY_TAG.fullmatch(fields[1]))) for fields in rows):
@@ -218,12 +218,12 @@ def _is_numbered(block: Block, is_tagged: bool) -> bool:
     )
 
 
-def read_blocks(blocks: Sequence[Block], places: Places) -> list[Placed]:
+def read_blocks(blocks: Sequence[TagBlock], places: Places) -> list[Placed]:
     """Return the sentences of blocks, each with where it begins."""
     return [placed(block.lines[0][0], block, partial(_sentence, places)) for block in blocks]
 
 
-def _sentence(places: Places, where: str, block: Block) -> Sentence:
+def _sentence(places: Places, where: str, block: TagBlock) -> Sentence:
     words: list[tuple[str, str, str]] = []
     for place, fields in block.lines:
         if isinstance(fields, DataError):

@@ -1,0 +1,151 @@
+"""Metrics of rows that are drawn with replacement: what answers alone give, without measuring each draw anew."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from itertools import chain
+from typing import TYPE_CHECKING, Any, TypeAlias
+
+import numpy as np
+from numpy.typing import NDArray
+
+from foretoken.data.problems import PROBLEMS, Answer
+from foretoken.metrics.statistics import CONFIDENCE
+from foretoken.metrics.table import METRICS
+
+if TYPE_CHECKING:
+    from scipy.sparse import csr_array
+
+Numbers: TypeAlias = NDArray[np.float64]
+Counts: TypeAlias = NDArray[np.int64]
+Scores: TypeAlias = Callable[[Counts], Numbers]  # how often each row is drawn (S, n) -> scores of M metrics (M, S)
+
+
+def resampled_metrics(problem: str, classes: int) -> list[str]:
+    """Return the metrics of a problem that answers alone give.
+
+    >>> resampled_metrics("regression", 0)
+    ['pearson', 'spearman', 'pearson_spearman', 'mse']
+    """
+    answer = PROBLEMS[problem].answer
+    known = {name: metric for name, metric in METRICS.items() if answer in metric.resampled}
+    return [name for name, metric in known.items() if classes == 2 or not metric.is_of_positive]
+
+
+def names_in(problem: str, answers: Sequence[Sequence[Any]]) -> list[Any]:
+    """Return what labels and answers name, in order; nothing where they are of no set of names."""
+    answer = PROBLEMS[problem].answer
+    if answer not in (Answer.CLASS, Answer.LABELS, Answer.CHOICE):
+        return []
+    rows = [row for system in answers for row in system]
+    return sorted({name for row in rows for name in row} if answer is Answer.LABELS else set(rows))
+
+
+def scores_of_draws(
+    problem: str, metrics: Sequence[str], labels: Sequence[Any], answers: Sequence[Any], names: Sequence[Any]
+) -> Scores:
+    """Return what measures rows that are drawn anew, which have these labels and answers."""
+    answer = PROBLEMS[problem].answer
+    if answer is Answer.NUMBER:
+        return _of_numbers(metrics, np.asarray(labels, dtype=np.float64), np.asarray(answers, dtype=np.float64))
+    return _of_names(metrics, labels, answers, names, several=answer is Answer.LABELS)
+
+
+def interval(values: Sequence[float] | Numbers) -> tuple[float, float]:
+    """Return the 2.5 % and 97.5 % quantiles."""
+    tails = (1 - CONFIDENCE) / 2
+    lower, upper = np.quantile(values, [tails, 1 - tails])
+    return float(lower), float(upper)
+
+
+def _of_names(
+    metrics: Sequence[str], labels: Sequence[Any], answers: Sequence[Any], names: Sequence[Any], *, several: bool
+) -> Scores:
+    """Return the scores, which need of each name hits, rows with it and answers of it."""
+    right, answered = (_held(rows, names, several=several) for rows in (labels, answers))
+    sums = [right * answered, right, answered]
+
+    def scores(counts: Counts) -> Numbers:
+        found = [np.asarray(counts @ matrix, dtype=np.float64) for matrix in sums]
+        return np.stack([_ratio(metric, *found, every=several) for metric in metrics])
+
+    return scores
+
+
+def _held(rows: Sequence[Any], names: Sequence[Any], *, several: bool) -> csr_array:
+    """Return 1 where a row has a name, else 0 (n, C)."""
+    from scipy.sparse import csr_array
+
+    places = {name: place for place, name in enumerate(names)}
+    held = [[places[name] for name in (row if several else [row])] for row in rows]
+    ends = np.cumsum([0, *map(len, held)])
+    columns = np.fromiter(chain.from_iterable(held), dtype=np.int64, count=ends[-1])
+    return csr_array((np.ones(len(columns), dtype=np.int64), columns, ends), shape=(len(rows), len(names)))
+
+
+def _ratio(metric: str, hits: Numbers, there: Numbers, said: Numbers, *, every: bool = False) -> Numbers:
+    """Return a metric (S,) from sums over rows (S, C), as scikit-learn defines it: a ratio without cases is 0.
+
+    Macro averages are over the names that occur in labels or answers, or over ``every`` one.
+    """
+    if metric == "accuracy_f1":
+        return (_ratio("accuracy", hits, there, said) + _ratio("f1", hits, there, said)) / 2
+    total = there.sum(axis=1)
+    if metric == "accuracy":
+        return hits.sum(axis=1) / total
+    if metric == "matthews":
+        spread = np.sqrt((total**2 - (said**2).sum(axis=1)) * (total**2 - (there**2).sum(axis=1)))
+        return _divided(total * hits.sum(axis=1) - (said * there).sum(axis=1), spread)
+    kind, _, average = metric.partition("_")
+    cases = {"precision": said, "recall": there, "f1": (there + said) / 2}[kind]
+    if average == "micro":
+        return _divided(hits.sum(axis=1), cases.sum(axis=1))
+    each = _divided(hits, cases)
+    if not average:
+        return each[:, 1]
+    counted = np.full(each.shape, True) if every else there + said > 0
+    return (each * counted).sum(axis=1) / counted.sum(axis=1)
+
+
+def _divided(part: Numbers, whole: Numbers) -> Numbers:
+    return np.divide(part, whole, out=np.zeros_like(part), where=whole > 0)
+
+
+def _of_numbers(metrics: Sequence[str], labels: Numbers, answers: Numbers) -> Scores:
+    """Return the scores, each the mean over several targets."""
+    right, said = (values.reshape(len(values), -1) for values in (labels, answers))
+
+    def scores(counts: Counts) -> Numbers:
+        rows = (np.repeat(np.arange(len(right)), count) for count in counts)
+        return np.stack([_means(metrics, right[row], said[row]) for row in rows], axis=1)
+
+    return scores
+
+
+def _means(metrics: Sequence[str], labels: Numbers, answers: Numbers) -> Numbers:
+    return np.mean(
+        [[_MEASURES[metric](*pair) for metric in metrics] for pair in zip(labels.T, answers.T, strict=True)], axis=0
+    )
+
+
+def _pearson(labels: Numbers, answers: Numbers) -> float:
+    if np.ptp(labels) == 0 or np.ptp(answers) == 0:
+        return float("nan")
+    return float(np.corrcoef(labels, answers)[0, 1])
+
+
+def _spearman(labels: Numbers, answers: Numbers) -> float:
+    from scipy.stats import rankdata
+
+    return _pearson(rankdata(labels), rankdata(answers))
+
+
+def _mse(labels: Numbers, answers: Numbers) -> float:
+    return float(np.mean((labels - answers) ** 2))
+
+
+def _both(labels: Numbers, answers: Numbers) -> float:
+    return (_pearson(labels, answers) + _spearman(labels, answers)) / 2
+
+
+_MEASURES = {"pearson": _pearson, "spearman": _spearman, "pearson_spearman": _both, "mse": _mse}
