@@ -150,7 +150,7 @@ def problems() -> Iterator[str]:
     from foretoken.training.problems.metrics import default_metric
 
     metrics = {name: default_metric(DataOptions(path="mail.csv", problem=name)) for name in PROBLEMS}
-    rows = ((f"`{name}`", said, f"`{metrics[name]}`") for name, said in PROBLEMS.items())
+    rows = ((f"`{name}`", facts.about, f"`{metrics[name]}`") for name, facts in PROBLEMS.items())
     return table(("`data.problem`", "what is predicted", "`training.metric`"), rows)
 
 

@@ -179,7 +179,8 @@ def test_the_chunks_of_a_step_are_the_same_when_a_run_goes_on(made, tmp_path):
 
 def test_a_head_of_float32_reads_documents_of_many_chunks_from_a_model_in_bfloat16(made, head_only, tmp_path):
     train(recipe_of(made, tmp_path, "head-only", precision="bf16"))
-    assert probabilities(tmp_path / "head-only") == pytest.approx(probabilities(head_only[1]), abs=0.15)
+    found, expected = probabilities(tmp_path / "head-only"), probabilities(head_only[1])
+    assert np.mean([abs(found[name] - expected[name]) for name in expected]) < 0.1
 
 
 def test_a_record_evaluate_and_predict_say_the_same_of_long_documents_a_few_rows_at_a_time(made, tmp_path, monkeypatch):

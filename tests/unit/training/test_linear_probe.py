@@ -95,7 +95,7 @@ def test_the_strength_is_the_one_with_the_lowest_loss_of_documents_that_are_held
     assert best not in (linear_probe.STRENGTHS[0], linear_probe.STRENGTHS[-1])
     assert (probe.strength, probe.loss) == (best, pytest.approx(losses[best][0], abs=1e-4))
     found = probe.outputs.softmax(dim=1).numpy()
-    np.testing.assert_allclose(found, losses[best][1][probe.held_out], atol=1e-4)
+    np.testing.assert_allclose(found, losses[best][1][probe.held_out], atol=2e-3)
 
 
 def test_too_few_to_hold_any_out_have_the_strength_that_is_said():
