@@ -4,7 +4,7 @@ from pathlib import Path
 
 import pytest
 
-from foretoken.data.problems import CANDIDATES, OF_TEXTS
+from foretoken.data.problems import CANDIDATES, PROBLEMS, Rows
 from foretoken.data.tasks.table import problem_name
 from foretoken.methods.rates import default_rates
 from foretoken.methods.table import METHODS, make_config
@@ -142,7 +142,7 @@ def test_what_was_measured_of_cut_documents_and_fresh_heads_stays_so(file):
     for item in load_plan(file).variants:
         recipe = build_recipe(item.values)
         problem = problem_name(recipe.data)
-        if problem in OF_TEXTS and not is_baseline(recipe.method):
+        if PROBLEMS[problem].rows is Rows.TEXTS and not is_baseline(recipe.method):
             assert recipe.max_tokens == recipe.max_length
             assert (recipe.training.fit_head, recipe.head == "auto") == (False, False)
         assert problem != CANDIDATES or recipe.max_tokens is None  # all of their documents are read
@@ -170,8 +170,9 @@ def test_the_study_gives_every_method_the_same(file):
         assert 3 <= high / middle <= 3.4
 
 
-@pytest.mark.parametrize("name", ["probe", "lora"])
-def test_articles_read_whole_are_tested_once_each(name):
-    plan = load_plan(FOLDER.parent / "whole" / f"hyperpartisan-{name}.yaml")
-    assert {item.values["data"]["folds"] for item in plan.variants} == {5}
+@pytest.mark.parametrize("name", ["hyperpartisan", "20newsgroups", "reuters"])
+def test_documents_are_read_whole_with_and_without_words(name):
+    plan = load_plan(FOLDER.parent / "whole" / f"{name}.yaml")
+    assert {item.values["data"].get("folds") for item in plan.variants} == {5 if name == "hyperpartisan" else None}
     assert all("max_tokens" not in item.values for item in plan.variants)
+    assert {item.values["words"] for item in plan.variants} == {False, True}

@@ -130,7 +130,7 @@ def test_rare_classes_are_in_some_folds_and_too_few_documents_are_refused_in_one
     assert margins[lone["label"].index(2), 2] == -1  # no model of the others knows its class
     with pytest.raises(ConfigError, match="words: the training documents have one label alone"):
         words_beside(problem, data.filter(lambda row: row["label"] == 1), seed=0)
-    with pytest.raises(ConfigError, match="words: got 1 different training documents or groups, expected two or more"):
+    with pytest.raises(ConfigError, match="words: got 1 different training document or group, expected two or more"):
         words_beside(problem, data.select([0, 0]), seed=0)
     with pytest.raises(ConfigError, match=r"words: no term is in 2 documents .*leave out words"):
         words_beside(problem, Dataset.from_dict({"text": ["one", "two", "three"], "label": [0, 1, 0]}), seed=0)

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from foretoken.data.problems import PROBLEMS, Answer
+from foretoken.data.problems import CLASSIFICATION, MULTIPLE_CHOICE, PROBLEMS, Answer
 from foretoken.errors import DataError, printable
 from foretoken.report.runs.labels import UNKNOWN, Labels, data_name, labels_of
 from foretoken.report.runs.reading import check_accuracy, joined, read_json, read_predictions
@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 log = logging.getLogger(__name__)
 FINISHED, UNREADABLE = "finished", "unreadable"
 _LEFT_BY_A_RUN = (PREDICTIONS, CHECKPOINTS, *SAVED)
-_RIGHT_OR_WRONG = (Answer.CLASS, Answer.CHOICE)  # whose accuracy is that of their predictions
+_RIGHT_OR_WRONG = (CLASSIFICATION, MULTIPLE_CHOICE)  # whose accuracy is that of their predictions
 _GREATEST = 1e100  # of a number: its square, and the sum of many, are numbers too
 _ANY = "*"  # every key of an object
 _EXPECTED = {dict: "an object", list: "a list", str: "a text", int: "a whole number", float: "a number"}
@@ -166,7 +166,7 @@ class Run:
         if self.folds:
             return joined([run.predictions() for run in self.folds])
         table = read_predictions(self.folder / PREDICTIONS)
-        if self.answer in _RIGHT_OR_WRONG:
+        if self.problem in _RIGHT_OR_WRONG:
             for split in ("validation", "test"):
                 check_accuracy(table, split, self.scores(split).get("accuracy"))
         return table
