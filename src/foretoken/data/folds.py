@@ -106,7 +106,7 @@ def held_out_folds(rows: Sequence[Sequence[object]], keys: Sequence[str], most: 
     """Return the fold, of so many at most, of every document with these classes; none of fewer than two keys.
 
     >>> held_out_folds([[0], [0], [1], [1]], ["a", "b", "c", "a"], 2, 0)
-    [1, 0, 0, 1]
+    [0, 1, 1, 0]
     """
     sets: dict[str, frozenset[str]] = {}
     for key, own in zip(keys, rows, strict=True):

@@ -33,7 +33,7 @@ def document(tables: Sequence[ReportTable]) -> str:
 def latex(table: ReportTable) -> str:
     r"""Return one table environment; the best of a column is bold, the second best underlined.
 
-    >>> print(latex(Table("Scores", ("Method", "F1"), ((Cell("a_b"), Cell("80.1", 0.801, 1)),))))
+    >>> print(latex(ReportTable("Scores", ("Method", "F1"), ((Cell("a_b"), Cell("80.1", 0.801, 1)),))))
     \begin{table}
       \centering
       \caption{Scores.}
