@@ -204,7 +204,7 @@ def validation_of(folder: Path, problem: Problem, scaling: Scaling | None) -> Ev
         AdapterError: their file is damaged, or of another run.
     """
     file = _validation_file(folder)
-    if file is None or problem.name not in _FITS:
+    if file is None or problem.facts.answer not in _FITS:
         return None
     try:
         table = pq.read_table(file, filters=[("split", "=", "validation")])
