@@ -131,13 +131,11 @@ def lengths_in_tokens(plan: CheckPlan, data: Loaded) -> tuple[dict[str, Sequence
 def counts_of(data: Loaded) -> dict[str, Counter[str]]:
     """Return how often every class, type of entity or other tag occurs in each split; nothing for other problems."""
     facts = PROBLEMS[data.problem]
-    if facts.has_classes:
-        from foretoken.training.problems import PROBLEMS as KINDS  # brings PyTorch
-
+    if facts.answer is Answer.CLASS:
+        return {name: Counter(data.labels[number] for number in split["label"]) for name, split in data.splits.items()}
+    if facts.answer is Answer.LABELS:
         return {
-            name: Counter(
-                data.labels[number] for numbers in KINDS[data.problem].class_rows(split) for number in numbers
-            )
+            name: Counter(data.labels[number] for numbers in split["labels"] for number in numbers)
             for name, split in data.splits.items()
         }
     if facts.answer is not Answer.TAGS:
