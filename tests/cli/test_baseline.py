@@ -92,7 +92,7 @@ def test_what_needs_a_model_is_refused_in_one_line(run, recipe, refused, tiny, t
     assert "--find-rate: method tf-idf has no learning rate" in found
     write_rows(tmp_path / "rows.jsonl", copies(40))
     data = {"path": str(tmp_path / "rows.jsonl"), "problem": "generation"}
-    assert "method tf-idf is for classification, multi-label-classification and regression" in refused(
+    assert "method tf-idf is for classification and multi-label-classification and regression" in refused(
         "train", recipe(data=data, name="third")
     )
     assert not (tmp_path / "runs" / "third").exists()

@@ -265,7 +265,7 @@ def test_what_cannot_be_read_is_refused():
     for family in ("gpt2", "t5"):
         with pytest.raises(BackboneError, match="take an encoder"):
             problem.for_model(tiny.config_of(family), how.tokenizer)
-    with pytest.raises(ConfigError, match="question_answering is for questions about contexts"):
+    with pytest.raises(ConfigError, match="question_answering is for question-answering, got data for classification"):
         make_problem("classification", ("a", "b"), question_answering=QuestionOptions())
 
 

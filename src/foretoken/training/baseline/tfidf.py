@@ -157,7 +157,7 @@ def check_problem(problem: Problem) -> None:
     """Raise a ConfigError for a problem that the baseline is not for."""
     if not isinstance(problem, TextProblem):
         names = names_of_problems(Answer.CLASS, Answer.LABELS, Answer.NUMBER)
-        raise ConfigError(f"method tf-idf is for {', '.join(names)}, got data for {problem.name}")
+        raise ConfigError(f"method tf-idf is for {' and '.join(names)}, got data for {problem.name}")
 
 
 def fit(options: TfidfOptions, problem: Problem, train: Dataset, validation: Dataset) -> Tfidf:
