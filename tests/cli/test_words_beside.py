@@ -325,7 +325,7 @@ def test_a_fused_folder_keeps_them(tiny, cli, tmp_path):
 def test_a_recipe_that_has_no_use_for_them_is_one_line(tiny, tmp_path):
     with pytest.raises(RecipeError, match="words: method tf-idf is made of them; leave it out"):
         recipe_of(tmp_path, tiny, "classification", method={"name": "tf-idf"})
-    with pytest.raises(ConfigError, match=r"words is for classification, .* got data for token-classification"):
+    with pytest.raises(ConfigError, match=r"words is for classification and .* got data for token-classification"):
         prepare(recipe_of(tmp_path, tiny, "classification", data={"task": "conll2003", "made_up": 20}))
 
 

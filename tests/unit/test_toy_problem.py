@@ -37,8 +37,7 @@ class RobustRegression(Regression):
 
 @pytest.fixture
 def toy(monkeypatch):
-    row = ProblemData("a number, outliers among them", Rows.TEXTS, Answer.NUMBER, ("text", "label"), "mae", ("mae",))
-    monkeypatch.setitem(DATA, NAME, row)
+    monkeypatch.setitem(DATA, NAME, ProblemData(Rows.TEXTS, Answer.NUMBER, ("text", "label")))
     monkeypatch.setitem(PROBLEMS, NAME, RobustRegression)
     row = Metric("Mean absolute error", False, (Answer.NUMBER,), "error", compute=mean_absolute_error)
     monkeypatch.setitem(METRICS, "mae", row)
@@ -52,7 +51,7 @@ def test_it_is_trained_measured_and_described(toy, tmp_path):
             "data": {"path": str(write_csv(tmp_path / "a.csv", rows)), "problem": NAME},
             "method": "bitfit",
             "output": str(tmp_path / "runs"),
-            "training": {"epochs": 1, "learning_rate": 1e-3, "precision": "fp32"},
+            "training": {"metric": "mae", "epochs": 1, "learning_rate": 1e-3, "precision": "fp32"},
         }
     )
     record = train(recipe)

@@ -41,98 +41,62 @@ class Answer(Enum):
     SPAN = "a part of the context, or none"
 
 
+_METRICS = {  # what selects the best checkpoint where neither task nor recipe names it, and what is printed of a run
+    Answer.CLASS: ("f1_macro", ("accuracy", "f1_macro", "ece")),
+    Answer.LABELS: ("f1_micro", ("f1_micro", "f1_macro", "map")),
+    Answer.NUMBER: ("pearson_spearman", ("pearson", "spearman", "mse")),
+    Answer.CHOICE: ("accuracy", ("accuracy", "ece", "nll")),
+    Answer.TAGS: ("f1", ("precision", "recall", "f1")),
+    Answer.TEXT: ("loss", ("bleu", "rougeL", "loss")),  # to generate texts at every evaluation takes long
+    Answer.SPAN: ("token_f1", ("exact_match", "token_f1", "loss")),
+}
+
+
 class ProblemData(NamedTuple):
     """What is known of a problem before its data are read.
 
     Attributes:
-        about: what is predicted.
         rows: what a row is.
         answer: what is answered.
         columns: of its tables, beside id, part and group; the answer's is called label, labels, references or answers.
-        metric: what selects the best checkpoint, where neither task nor recipe names it.
-        shown: the metrics that the command line prints.
     """
 
-    about: str
     rows: Rows
     answer: Answer
     columns: tuple[str, ...]
-    metric: str
-    shown: tuple[str, ...]
 
     @property
     def has_classes(self) -> bool:
         """Whether a whole text or pair has one or several of a fixed set of classes."""
         return self.answer in (Answer.CLASS, Answer.LABELS)
 
+    @property
+    def metric(self) -> str:
+        """What selects the best checkpoint, where neither task nor recipe names it."""
+        return _METRICS[self.answer][0]
+
+    @property
+    def shown(self) -> tuple[str, ...]:
+        """The metrics that the command line prints."""
+        return _METRICS[self.answer][1]
+
 
 _TEXTS = ("text", "text_pair")
 PROBLEMS: dict[str, ProblemData] = {
-    CLASSIFICATION: ProblemData(
-        "one class per text, or per pair of texts",
-        Rows.TEXTS,
-        Answer.CLASS,
-        (*_TEXTS, "label"),
-        "f1_macro",
-        ("accuracy", "f1_macro", "ece"),
-    ),
-    MULTI_LABEL: ProblemData(
-        "any number of classes per text, or per pair of texts",
-        Rows.TEXTS,
-        Answer.LABELS,
-        (*_TEXTS, "labels"),
-        "f1_micro",
-        ("f1_micro", "f1_macro", "map"),
-    ),
-    REGRESSION: ProblemData(
-        "one number per text, or per pair of texts",
-        Rows.TEXTS,
-        Answer.NUMBER,
-        (*_TEXTS, "label"),
-        "pearson_spearman",
-        ("pearson", "spearman", "mse"),
-    ),
-    MULTIPLE_CHOICE: ProblemData(
-        "one of the choices that each question brings along",
-        Rows.CHOICES,
-        Answer.CHOICE,
-        ("text", "choices", "label"),
-        "accuracy",
-        ("accuracy", "ece", "nll"),
-    ),
-    TOKEN_CLASSIFICATION: ProblemData(
-        "one tag per word",
-        Rows.WORDS,
-        Answer.TAGS,
-        ("words", "labels", "raw_text"),
-        "f1",
-        ("precision", "recall", "f1"),
-    ),
-    CANDIDATES: ProblemData(
-        "one of the candidate answers to a question about several documents",
-        Rows.CANDIDATES,
-        Answer.CHOICE,
-        ("question", "candidates", "supports", "label"),
-        "accuracy",
-        ("accuracy", "ece", "nll"),
-    ),
-    GENERATION: ProblemData(
-        "a text",
-        Rows.SOURCES,
-        Answer.TEXT,
-        ("source", "references"),
-        "loss",
-        ("bleu", "rougeL", "loss"),  # the others take long to measure at every evaluation
-    ),
-    QUESTION_ANSWERING: ProblemData(
-        "the part of a context that answers a question, or that there is none",
-        Rows.QUESTIONS,
-        Answer.SPAN,
-        ("question", "context", "answers", "mentions"),
-        "token_f1",
-        ("exact_match", "token_f1", "loss"),
-    ),
+    CLASSIFICATION: ProblemData(Rows.TEXTS, Answer.CLASS, (*_TEXTS, "label")),
+    MULTI_LABEL: ProblemData(Rows.TEXTS, Answer.LABELS, (*_TEXTS, "labels")),
+    REGRESSION: ProblemData(Rows.TEXTS, Answer.NUMBER, (*_TEXTS, "label")),
+    MULTIPLE_CHOICE: ProblemData(Rows.CHOICES, Answer.CHOICE, ("text", "choices", "label")),
+    TOKEN_CLASSIFICATION: ProblemData(Rows.WORDS, Answer.TAGS, ("words", "labels", "raw_text")),
+    CANDIDATES: ProblemData(Rows.CANDIDATES, Answer.CHOICE, ("question", "candidates", "supports", "label")),
+    GENERATION: ProblemData(Rows.SOURCES, Answer.TEXT, ("source", "references")),
+    QUESTION_ANSWERING: ProblemData(Rows.QUESTIONS, Answer.SPAN, ("question", "context", "answers", "mentions")),
 }
+
+
+def answer_of(problem: str) -> Answer | None:
+    """Return what is answered in a problem; None in one that is not known, as that of an old record may be."""
+    return PROBLEMS[problem].answer if problem in PROBLEMS else None
 
 
 def names_of_problems(*answers: Answer) -> tuple[str, ...]:

@@ -9,7 +9,7 @@ from typing import Any, NamedTuple
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from foretoken.data.problems import PROBLEMS, Answer
+from foretoken.data.problems import Answer, answer_of
 from foretoken.metrics.calibration import (
     classwise_calibration_error,
     expected_calibration_error,
@@ -71,7 +71,7 @@ def class_scores(
     >>> class_scores("classification", ["a", "a", "b"], ["a", "b", "b"], ["a", "b"])[1]
     ClassScores(name='b', precision=0.5, recall=1.0, f1=0.6666666666666666, support=1)
     """
-    answer = PROBLEMS[problem].answer
+    answer = answer_of(problem)
     items_of = _ITEMS.get(answer)
     if items_of is None:
         return []
@@ -96,7 +96,9 @@ def _entities(tags: Sequence[str]) -> list[tuple[str, int, int]]:
     return get_entities(list(tags))
 
 
-_ITEMS: dict[Answer, Callable[[Any], Iterable[tuple[Any, ...]]]] = {  # what of a row is right or wrong, its class first
+_ITEMS: dict[
+    Answer | None, Callable[[Any], Iterable[tuple[Any, ...]]]
+] = {  # what of a row is right or wrong, its class first
     Answer.CLASS: lambda label: [(label,)],
     Answer.LABELS: lambda labels: [(label,) for label in labels],
     Answer.TAGS: _entities,
@@ -123,7 +125,7 @@ def confusion(
     >>> confusion("classification", ["a", "a", "b"], ["a", "b", "b"], ["a", "b"])
     [[1, 1], [0, 1]]
     """
-    if PROBLEMS[problem].answer is not Answer.CLASS:
+    if answer_of(problem) is not Answer.CLASS:
         return None
     counts = Counter(zip(labels, predictions, strict=True))
     return [[counts[label, prediction] for prediction in classes] for label in classes]

@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from types import MappingProxyType
 from typing import Any, NamedTuple
 
-from foretoken.data.problems import PROBLEMS, Answer, names_of_problems
+from foretoken.data.problems import PROBLEMS, Answer, answer_of, names_of_problems
 from foretoken.errors import ConfigError, did_you_mean, one_line
 from foretoken.metrics.needs import BOTH_KINDS, ENTITIES, POSITIVES, SHORT_TEXTS, TWO_CLASSES, TWO_NUMBERS, Need
 
@@ -67,8 +67,8 @@ class Metric(NamedTuple):
         return names_of_problems(*self.answers)
 
 
-_OF_TWO: dict[str, Any] = {"is_of_positive": True, "needs": {Answer.CLASS: POSITIVES, Answer.TAGS: ENTITIES}}
-_OF_ONE: dict[str, Any] = _OF_TWO | {"resampled": _CLASSES}
+_LACKS = {Answer.CLASS: POSITIVES, Answer.TAGS: ENTITIES}
+_OF_ONE: dict[str, Any] = {"is_of_positive": True, "needs": _LACKS, "resampled": _CLASSES}
 _RANKED: dict[str, Any] = {"needs": {Answer.NUMBER: TWO_NUMBERS}, "resampled": _NUMBERS}
 METRICS: dict[str, Metric] = {
     "accuracy": Metric("Accuracy", True, (*_CLASSES, *_CHOICES, *_TAGS), resampled=(*_CLASSES, *_CHOICES)),
@@ -225,7 +225,7 @@ def _check(num_classes: int | None, problem: str) -> None:
 
 
 def _is_of_classes(problem: str) -> bool:
-    return problem in PROBLEMS and PROBLEMS[problem].answer is Answer.CLASS
+    return answer_of(problem) is Answer.CLASS
 
 
 def lacking(name: str, problem: str, labels: Sequence[Any], classes: Sequence[str] = ("0", "1")) -> str | None:

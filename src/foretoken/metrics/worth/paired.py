@@ -79,7 +79,8 @@ def comparable(problem: str, metric: str, classes: int) -> str | None:
     ('accuracy', 'f1_macro')
     """
     known = resampled_metrics(problem, classes)
-    return metric if metric in known else next((name for name in (PROBLEMS[problem].metric,) if name in known), None)
+    wanted = (metric, PROBLEMS[problem].metric, *known) if known else ()
+    return next((name for name in wanted if name in known), None)
 
 
 def versus(

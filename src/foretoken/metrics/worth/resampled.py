@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any, TypeAlias
 import numpy as np
 from numpy.typing import NDArray
 
-from foretoken.data.problems import PROBLEMS, Answer
+from foretoken.data.problems import Answer, answer_of
 from foretoken.metrics.statistics import CONFIDENCE
 from foretoken.metrics.table import METRICS
 
@@ -27,14 +27,14 @@ def resampled_metrics(problem: str, classes: int) -> list[str]:
     >>> resampled_metrics("regression", 0)
     ['pearson', 'spearman', 'pearson_spearman', 'mse']
     """
-    answer = PROBLEMS[problem].answer
+    answer = answer_of(problem)
     known = {name: metric for name, metric in METRICS.items() if answer in metric.resampled}
     return [name for name, metric in known.items() if classes == 2 or not metric.is_of_positive]
 
 
 def names_in(problem: str, answers: Sequence[Sequence[Any]]) -> list[Any]:
     """Return what labels and answers name, in order; nothing where they are of no set of names."""
-    answer = PROBLEMS[problem].answer
+    answer = answer_of(problem)
     if answer not in (Answer.CLASS, Answer.LABELS, Answer.CHOICE):
         return []
     rows = [row for system in answers for row in system]
@@ -45,7 +45,7 @@ def scores_of_draws(
     problem: str, metrics: Sequence[str], labels: Sequence[Any], answers: Sequence[Any], names: Sequence[Any]
 ) -> Scores:
     """Return what measures rows that are drawn anew, which have these labels and answers."""
-    answer = PROBLEMS[problem].answer
+    answer = answer_of(problem)
     if answer is Answer.NUMBER:
         return _of_numbers(metrics, np.asarray(labels, dtype=np.float64), np.asarray(answers, dtype=np.float64))
     return _of_names(metrics, labels, answers, names, several=answer is Answer.LABELS)

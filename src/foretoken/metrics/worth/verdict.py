@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 
-from foretoken.data.problems import PROBLEMS, Answer
+from foretoken.data.problems import Answer, answer_of
 from foretoken.metrics.table import METRICS, with_class
 from foretoken.metrics.worth.paired import Versus
 
@@ -60,7 +60,7 @@ def called(baseline: str, problem: str) -> str:
     >>> called("majority", "classification"), called("majority", "multi-label-classification")
     ('the majority class', 'answering the commonest labels')
     """
-    several = SEVERAL if PROBLEMS[problem].answer is Answer.LABELS else {}
+    several = SEVERAL if answer_of(problem) is Answer.LABELS else {}
     return several.get(baseline) or NAMES.get(baseline, baseline)
 
 

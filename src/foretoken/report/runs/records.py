@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from foretoken.data.problems import CLASSIFICATION, MULTIPLE_CHOICE, PROBLEMS, Answer
+from foretoken.data.problems import CLASSIFICATION, MULTIPLE_CHOICE, Answer, answer_of
 from foretoken.errors import DataError, printable
 from foretoken.report.runs.labels import UNKNOWN, Labels, data_name, labels_of
 from foretoken.report.runs.reading import check_accuracy, joined, read_json, read_predictions
@@ -131,7 +131,7 @@ class Run:
     @property
     def answer(self) -> Answer | None:
         """The kind of its answers; None for a problem that is not known."""
-        return PROBLEMS[self.problem].answer if self.problem in PROBLEMS else None
+        return answer_of(self.problem)
 
     @property
     def classes(self) -> list[str]:

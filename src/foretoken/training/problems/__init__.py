@@ -18,7 +18,6 @@ from foretoken.data.problems import (
     TOKEN_CLASSIFICATION,
 )
 from foretoken.errors import ConfigError
-from foretoken.training.options import ChunkOptions
 from foretoken.training.problems.base import Collator, Inputs, Problem
 from foretoken.training.problems.candidates import CandidateChoice
 from foretoken.training.problems.choice import MultipleChoice
@@ -43,16 +42,13 @@ PROBLEMS: dict[str, type[Problem]] = {
 }
 
 
-def make_problem(
-    name: str, labels: Sequence[str] = (), *, chunks: ChunkOptions | None = None, **options: Any
-) -> Problem:
+def make_problem(name: str, labels: Sequence[str] = (), **options: Any) -> Problem:
     """Return the problem of a run.
 
     Args:
         name: of the problem.
         labels: the classes or tags, or the names of several numbers; none for other problems.
-        chunks: how its documents are read in chunks.
-        options: fields of its class; what is None, or tells another problem nothing, is left out.
+        options: fields of its class, and ``chunks``; what is None, or tells another problem nothing, is left out.
 
     Raises:
         ConfigError: a problem that left; chunks, where its documents are not read in chunks; options of another one.
@@ -60,26 +56,17 @@ def make_problem(
     if gone := left.gone(name, left.PROBLEMS):
         raise ConfigError(f"{name} {gone}")
     kind, given = PROBLEMS[name], {key: value for key, value in options.items() if value is not None}
-    if chunks is not None and not kind.reads_chunks:
-        raise ConfigError(_refused("chunks", [other for other, it in PROBLEMS.items() if it.reads_chunks], name))
-    for key in [key for key in given if key not in _fields(kind)]:
-        if key in _CHOSEN:
-            raise ConfigError(_refused(_CHOSEN[key], [it for it in PROBLEMS if key in _fields(PROBLEMS[it])], name))
-        del given[key]
-    return kind(tuple(labels), **given)
+    for key in _CHOSEN:
+        if key in given and not _takes(kind, key):
+            others = " and ".join(other for other, its in PROBLEMS.items() if _takes(its, key))
+            option = key.replace("rule", "decision")
+            raise ConfigError(f"{option} is for {others}, got data for {name}; leave it out")
+    known = {field.name for field in fields(kind)}
+    return kind(tuple(labels), **{key: value for key, value in given.items() if key in known})
 
 
-def _fields(kind: type[Problem]) -> set[str]:
-    return {field.name for field in fields(kind)}
+_CHOSEN = ("chunks", "generation", "question_answering", "rule", "decision")  # which no problem may ignore
 
 
-def _refused(key: str, problems: Sequence[str], name: str) -> str:
-    return f"{key} is for {' and '.join(problems)}, got data for {name}; leave it out"
-
-
-_CHOSEN = {  # options that a recipe says and no other problem may ignore
-    "generation": "generation",
-    "question_answering": "question_answering",
-    "rule": "decision",
-    "decision": "decision",
-}
+def _takes(kind: type[Problem], option: str) -> bool:
+    return kind.reads_chunks if option == "chunks" else option in {field.name for field in fields(kind)}

@@ -8,8 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from foretoken import left
-from foretoken.data.problems import CLASSIFICATION, MULTI_LABEL, REGRESSION, TOKEN_CLASSIFICATION, Answer
-from foretoken.data.problems import PROBLEMS as FACTS
+from foretoken.data.problems import CLASSIFICATION, MULTI_LABEL, REGRESSION, TOKEN_CLASSIFICATION, Answer, answer_of
 from foretoken.data.readers.formats import lasting
 from foretoken.errors import AdapterError, ConfigError, ForetokenError, did_you_mean, quoted
 from foretoken.files import JsonObject, read_object
@@ -110,7 +109,7 @@ class Card:
     @property
     def answer(self) -> Answer | None:
         """The kind of its answers; None for a problem that left."""
-        return FACTS[self.problem].answer if self.problem in FACTS else None
+        return answer_of(self.problem)
 
     def make_problem(self) -> Problem | None:
         """Return what the folder predicts; None for classes that the card does not name."""
@@ -196,7 +195,7 @@ def _of_adapter(config: JsonObject) -> JsonObject:
     of_texts = REGRESSION if is_number else MULTI_LABEL if several else CLASSIFICATION
     problem = TOKEN_CLASSIFICATION if config.get("task_type") == "TOKEN_CLS" else of_texts
     labels = [names.get(str(number)) for number in range(len(names))]
-    return {"problem": problem, "labels": [] if FACTS[problem].answer is Answer.NUMBER else labels}
+    return {"problem": problem, "labels": [] if answer_of(problem) is Answer.NUMBER else labels}
 
 
 def _card(values: JsonObject, errors: Errors) -> Card | None:

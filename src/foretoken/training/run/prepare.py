@@ -220,7 +220,7 @@ def _check(recipe: Recipe, problem: Problem) -> None:
         )
     if recipe.words and not isinstance(problem, TextProblem):
         of_texts = names_of_problems(Answer.CLASS, Answer.LABELS, Answer.NUMBER)
-        raise ConfigError(f"words is for {', '.join(of_texts)}, got data for {problem.name}; leave it out")
+        raise ConfigError(f"words is for {' and '.join(of_texts)}, got data for {problem.name}; leave it out")
     if recipe.calibration not in (None, *problem.calibrations):
         fitting = " or ".join([*problem.calibrations, "leave it out"])
         raise ConfigError(f"calibration: {recipe.calibration} is not for {problem.name}; say {fitting}")
