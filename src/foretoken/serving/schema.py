@@ -62,7 +62,9 @@ class ClassifyRequest(Asked):
     model_config = ConfigDict(
         json_schema_extra={"examples": [{"model": "spam", "input": ["see you at lunch", "you won"]}]}
     )
-    model: str | None = Field(None, description="the adapter; may be left out where there is one")
+    model: str | Many[str] | None = Field(
+        None, description="the adapter; several are asked about the same texts; may be left out where there is one"
+    )
     input: Input = Field(description="texts, or token numbers of texts")
     text_pair: Text | Many[Text] | None = Field(None, description="second texts, for adapters trained on pairs")
     truncate_prompt_tokens: int | None = Field(None, ge=-1, description="read no more tokens; -1: as in training")
@@ -132,6 +134,25 @@ class ClassifyAnswer(BaseModel):
     model: str
     labels: list[str] = []
     data: list[Explained | Measured | Classified]
+    usage: Usage
+
+
+class AdapterAnswer(BaseModel):
+    """What one of several adapters predicts, or why it does not."""
+
+    model: str
+    labels: list[str] = []
+    data: list[Measured | Classified] = []
+    error: str | None = None
+
+
+class ClassifyEachAnswer(BaseModel):
+    """The answer to a request that names several adapters: one entry for each, in their order."""
+
+    id: str = Field(default_factory=lambda: f"classify-{uuid.uuid4().hex}")
+    object: Literal["list"] = "list"
+    created: int = Field(default_factory=lambda: int(time.time()))
+    models: list[AdapterAnswer]
     usage: Usage
 
 
