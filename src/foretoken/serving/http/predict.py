@@ -16,7 +16,7 @@ from foretoken.data.problems import MULTI_LABEL, MULTIPLE_CHOICE, QUESTION_ANSWE
 from foretoken.errors import ConfigError, ForetokenError, one_line
 from foretoken.inference.guarantee import Guarantee, Limit
 from foretoken.serving.adapters import Adapter
-from foretoken.serving.answers import Choices, Choose, Find, Tag, Told
+from foretoken.serving.answers import Choices, Choose, Find, Tag, TagWords, Told
 from foretoken.serving.errors import WrongTaskError
 from foretoken.serving.http.bodies import Asked
 from foretoken.serving.http.service import ERRORS, Service, ServiceOf, needs_key
@@ -157,12 +157,18 @@ async def pipeline(adapter: str, asked: AskedPipeline, http: Request, answer: Re
     if not all(isinstance(item, str) for item in given):
         raise WrongTaskError(f"{chosen.name!r} reads texts, and not questions: it does {chosen.task}")
     if chosen.task == TOKEN_CLASSIFICATION:
-        tag = Tag(options.aggregation_strategy, options.stride, tuple(options.ignore_labels))
+        ignored, strategy = tuple(options.ignore_labels), options.aggregation_strategy
+        if strategy is None and options.stride is not None:
+            raise ConfigError("stride: it is of an aggregation_strategy; name one, e.g. first, or leave out both")
+        tag = TagWords(ignored) if strategy is None else Tag(strategy, options.stride, ignored)
         entities = await service.ask(http, chosen, documents, tag)
         return entities if isinstance(asked.inputs, list) else entities[0]
+    raw, own = options.function_to_apply == "none", "sigmoid" if chosen.task == MULTI_LABEL else "softmax"
+    if not raw and options.function_to_apply not in (None, own if chosen.problem.has_probabilities else None):
+        raise ConfigError(f"function_to_apply: {chosen.name!r} does {chosen.task}; leave it out, or give none")
     found = await service.ask(http, chosen, documents, Classify())
     _say_truncated(answer, found)
-    return [_scores(item)[: options.top_k] for item in found]
+    return [_scores(item, raw=raw)[: options.top_k] for item in found]
 
 
 @router.post("/v1/embeddings", response_model=EmbeddingsAnswer, openapi_extra=_body(EmbeddingsRequest))
@@ -247,9 +253,9 @@ def _classified(number: int, item: Prediction, threshold: float, more: dict[str,
     )
 
 
-def _scores(item: Prediction) -> list[Score]:
+def _scores(item: Prediction, *, raw: bool) -> list[Score]:
     """Return all labels, those that are answered first: a client takes the first one for the answer."""
-    values = item.logits if item.probabilities is None else item.probabilities
+    values = item.logits if raw or item.probabilities is None else item.probabilities
     labels = item.labels or ("LABEL_0",)
     order = sorted(range(len(values)), key=lambda number: (number not in item.answered, -values[number]))
     return [Score(score=float(values[number]), label=labels[number]) for number in order]
