@@ -103,6 +103,18 @@ def test_the_frozen_layers_run_once_for_a_document(upper, tokens_per_batch):
             np.testing.assert_allclose(mine.logits, theirs.logits, rtol=1e-5, atol=1e-5)
 
 
+def test_shared_layers_of_lower_precision(upper):
+    store = make_store(*upper, precision="bf16")
+    with Engine(store) as engine:
+        alone = [asked(engine, [name], TEXTS[:2])[0] for name in store.names]
+        seen = first_layer_tokens(store.bank)
+        together = asked(engine, store.names, TEXTS[:2])
+        assert sum(seen) <= sum(answer.tokens for answer in together[0])
+    for one, other in zip(together, alone, strict=True):
+        for mine, theirs in zip(one, other, strict=True):
+            np.testing.assert_allclose(mine.logits, theirs.logits, rtol=0.02, atol=0.02)  # bfloat16 has 8 bits
+
+
 def test_documents_are_remembered_up_to_a_size(upper):
     """Off by default; with room for the states of one document the later one stays, and the one before it goes."""
     for states, expected in ((0, [True] * 4), (10**6, [True, True, False, False])):

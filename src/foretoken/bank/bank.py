@@ -200,7 +200,8 @@ class AdapterBank:
         if config is not None and not self.is_plain.get(key, False):
             if key not in self.is_plain:
                 check_new_form(config, dimensions, self.model)
-            config, found = self.without_shared(config, saved)
+            paths = {module: path for path, module in self.body.named_modules()}
+            config, found = plain_adapter(config, saved.state, dimensions, paths, self.hooks)
             self.is_plain[key] = found is None
             if found is not None:
                 replaced = {name for name in shapes if f".{NAME}." in name}
@@ -223,13 +224,6 @@ class AdapterBank:
                 form.remove(slot)
             raise
         return Entry((form, slot), head, head_slot, describe(saved.config, form, head, labels, self.dtype))
-
-    def without_shared(
-        self, config: ForetokenConfig, saved: SavedAdapter
-    ) -> tuple[ForetokenConfig, dict[str, Tensor] | None]:
-        """Return an adapter whose modules read no parameters of others."""
-        paths = {module: path for path, module in self.body.named_modules()}
-        return plain_adapter(config, saved.state, self.dimensions_for(config), paths, self.hooks)
 
     def find_form(
         self,

@@ -19,7 +19,7 @@ from foretoken.errors import ForetokenError
 from foretoken.serving.adapters import Adapter
 from foretoken.serving.batches import compute, settle, told
 from foretoken.serving.compute import BASE
-from foretoken.serving.errors import BusyError, ComputeError, NotReadyError
+from foretoken.serving.errors import BusyError, ComputeError, NotReadyError, tried
 from foretoken.serving.requests import Limits, Observer, Request
 from foretoken.serving.scheduler import Pending, Queue, Row
 from foretoken.serving.store import Store
@@ -27,7 +27,6 @@ from foretoken.serving.tasks import Prepared
 
 log = logging.getLogger(__name__)
 T = TypeVar("T")
-G = TypeVar("G")
 _LEAST_TOKENS = 512  # of a batch, however slow the machine is
 _FIRST_TOKENS = 2048  # of a batch while the speed is not known
 _TYPICAL = 128  # tokens of a row, when the speed is measured
@@ -146,37 +145,30 @@ class Engine:
         self._check_ready()
         documents = requests[0].documents
         self.limits.check(documents, len(requests))
-        held = [_tried(self.store.hold, request.adapter) for request in requests]
-        adapters = [adapter for adapter in held if isinstance(adapter, Adapter)]
+        found = dict(enumerate(tried(self.store.hold, request.adapter) for request in requests))
+        held = {number: own for number, own in found.items() if isinstance(own, Adapter)}
         sizes = [document.characters // _CHARACTERS for document in documents]
-        tokens = sum(min(size, adapter.settings.max_length) for adapter in adapters for size in sizes)
+        tokens = sum(min(size, adapter.settings.max_length) for adapter in held.values() for size in sizes)
         try:
-            self._reserve(count := len(documents) * len(adapters), tokens, self._patience(requests[0]))
+            self._reserve(count := len(documents) * len(held), tokens, self._patience(requests[0]))
             try:
-                pairs = list(zip(requests, held, strict=True))
-                made = [_tried(one.prepared, own) if isinstance(own, Adapter) else own for one, own in pairs]
-                ready = [
-                    (own, one, rows)
-                    for (one, own), rows in zip(pairs, made, strict=True)
-                    if isinstance(own, Adapter) and isinstance(rows, list)
-                ]
-                computed = iter(self._put(ready))
+                made = {number: tried(requests[number].prepared, own) for number, own in held.items()}
+                rows = {number: one for number, one in made.items() if not isinstance(one, ForetokenError)}
+                ready = [(held[number], requests[number], own) for number, own in rows.items()]
+                computed = dict(zip(rows, self._put(ready), strict=True))
             finally:
                 self._reserve(-count, -tokens)
         except BaseException:
-            for adapter in adapters:
+            for adapter in held.values():
                 self.store.release(adapter)
             raise
-        found: list[Future[list[T]] | ForetokenError] = []
-        for own, rows in zip(held, made, strict=True):
-            if isinstance(own, Adapter) and isinstance(rows, list):
-                found.append(self._answers(next(computed), own, rows))
-                continue
-            if isinstance(own, Adapter):
-                self.store.release(own)
-            assert isinstance(rows, ForetokenError)
-            found.append(rows)
-        return found
+        for number in held.keys() - rows.keys():
+            self.store.release(held[number])
+        errors = {number: one for number, one in [*found.items(), *made.items()] if isinstance(one, ForetokenError)}
+        return [
+            errors[number] if number in errors else self._answers(computed[number], held[number], rows[number])
+            for number in found
+        ]
 
     def call(self, function: Callable[[], T]) -> Future[T]:
         """Run a function on the thread that owns the model, between two batches.
@@ -401,10 +393,3 @@ class Engine:
         if seconds > 0 and self._queue.was_cut:
             speed = tokens / seconds
             self._tokens_per_second = (self._tokens_per_second + speed) / 2 if self._tokens_per_second else speed
-
-
-def _tried(function: Callable[[G], T], given: G) -> T | ForetokenError:
-    try:
-        return function(given)
-    except ForetokenError as error:
-        return error

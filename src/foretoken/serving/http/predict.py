@@ -17,7 +17,7 @@ from foretoken.errors import ConfigError, ForetokenError, one_line
 from foretoken.inference.guarantee import Guarantee, Limit
 from foretoken.serving.adapters import Adapter
 from foretoken.serving.answers import Choices, Choose, Find, Tag, TagWords, Told
-from foretoken.serving.errors import WrongTaskError
+from foretoken.serving.errors import WrongTaskError, tried
 from foretoken.serving.http.bodies import Asked
 from foretoken.serving.http.service import ERRORS, Service, ServiceOf, needs_key
 from foretoken.serving.schema import (
@@ -93,17 +93,12 @@ async def _classify_each(
     if asked.explain:
         raise ConfigError("explain: the answer of one adapter is explained at a time; name one as `model`")
 
-    def ready() -> list[tuple[Adapter, Rules] | ForetokenError]:
-        return [tried(name) for name in names]
-
-    def tried(name: str) -> tuple[Adapter, Rules] | ForetokenError:
-        try:
-            return (adapter := service.adapter(name)), _rules(adapter, asked, service.settings.limit)
-        except ForetokenError as error:
-            return error
+    def ready(name: str) -> tuple[Adapter, Rules]:
+        adapter = service.adapter(name)
+        return adapter, _rules(adapter, asked, service.settings.limit)
 
     service.settings.limits.check(documents, len(names))
-    each = await run_in_threadpool(ready)
+    each = await run_in_threadpool(lambda: [tried(ready, name) for name in names])
     able = [one[0] for one in each if not isinstance(one, ForetokenError)]
     told = iter(await service.ask_each(http, [one.name for one in able], documents, task) if able else [])
     entries, tokens = [], 0

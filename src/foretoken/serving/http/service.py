@@ -117,7 +117,8 @@ class Service:
             return answers.result()
         finally:
             gone.cancel()
-            answers.cancel()  # and with it the engine's futures, unless they are done
+            for one in futures:
+                one.cancel()  # and with it the engine's future, unless it is done
 
     async def explain(self, adapter: Adapter, documents: Sequence[Document], found: Sequence[Prediction]) -> Any:
         """Return what the answer to one document rests on.
