@@ -1,4 +1,4 @@
-"""The engine behind the server: many adapters in memory, mixed requests beside single ones, cold adapters, overload.
+"""The engine behind the server: many adapters in memory or on one document, mixed requests, cold adapters, overload.
 
 HTTP and other servers are measured by ``benchmarks/serving/compare.py``, which asks them all the same.
 """
@@ -30,6 +30,7 @@ from benchmarks.suite.models import documents, failure
 from benchmarks.suite.runner import Options, Part
 from foretoken.bank.bank import AdapterBank
 from foretoken.inference.shared_base import SharedBase
+from foretoken.methods.table import make_config
 from foretoken.serving.compute import MixedBank
 from foretoken.serving.engine import Engine, Limits, Request
 from foretoken.serving.errors import BusyError
@@ -48,6 +49,7 @@ def plan(options: Options) -> list[Part]:
     pick = options.pick
     numbers: dict[str, dict[str, Any]] = {
         "adapters in memory": {"active": pick([1, 8], [1, 1000, 10_000]), "documents": pick(8, 64)},
+        "one document": {"adapters": pick(4, 100), "tokens": pick(32, 400), "upper": ["last-1", "last-2", "all"]},
         "equal to one at a time": {"requests": pick(16, 1000), "documents": pick(10, 100), "method": BLEND},
         "cold adapters": {"asked": pick(4, 200), "documents": pick(8, 64)},
         "overload": {"arriving_seconds": pick(0.2, 20), "documents": pick(8, 64), "shares": [0.7, 1.0, 5.0]},
@@ -63,6 +65,8 @@ def measure(settings: dict[str, Any]) -> dict[str, Any]:
     """Measure what the part asks, in an engine unless it is about the memory alone."""
     if settings["what"] == "adapters in memory":
         return adapters_in_memory(settings)
+    if settings["what"] == "one document":
+        return one_document(settings)
     questions = {"equal to one at a time": equal_to_alone, "cold adapters": cold_adapters, "overload": overload}
     with tempfile.TemporaryDirectory() as folder:
         engine = make_engine(settings, Path(folder))
@@ -108,6 +112,35 @@ def adapters_in_memory(settings: Mapping[str, Any]) -> dict[str, Any]:
         "declared_bytes": sum(bank.info(name).bytes for name in bank.names),
         "timings": compare(calls, **settings["effort"]),
     }
+
+
+def one_document(settings: Mapping[str, Any]) -> dict[str, Any]:
+    """Time one adapter and many on a document, in batches of the server's size; and the largest difference of logits.
+
+    ``all`` is what nothing can be shared of.
+    """
+    batch, count = documents(shape_of(settings), [settings["tokens"]]), settings["adapters"]
+    rows = max(1, Limits().tokens_per_batch // settings["tokens"])
+    calls, differ = {}, {}
+    for layers in settings["upper"]:
+        model = get_peft_model(new_model(settings), make_config(settings["method"], layers=layers, task_type="SEQ_CLS"))
+        config, state = model.peft_config["default"], get_peft_model_state_dict(model)
+        bank, names = AdapterBank(new_model(settings)), [f"a{number}" for number in range(count)]
+        for name in names:
+            for tensor in state.values():
+                tensor.detach().normal_(0, 0.02)
+            bank.add(name, config, state)
+        bank.frozen.states.keeps_all = True
+
+        def ask(bank: AdapterBank, names: Sequence[str]) -> torch.Tensor:
+            bank.frozen.states.kept.clear()
+            parts = [names[first : first + rows] for first in range(0, len(names), rows)]
+            return torch.cat([in_bank(bank, {k: x.expand(len(p), -1) for k, x in batch.items()}, p) for p in parts])
+
+        calls |= {f"{layers}, 1": partial(ask, bank, names[:1]), f"{layers}, {count}": partial(ask, bank, names)}
+        alone = torch.cat([ask(bank, [name]) for name in names[:rows]])
+        differ[layers] = {"outputs": float((ask(bank, names)[:rows] - alone).abs().max())}
+    return {"differences": differ, "failed": failure(differ), "timings": compare(calls, **settings["effort"])}
 
 
 def make_engine(settings: Mapping[str, Any], folder: Path) -> Engine:

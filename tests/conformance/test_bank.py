@@ -1,12 +1,18 @@
 """A bank of adapters: a batch in which every document has its own gives what peft gives each document by itself."""
 
+from dataclasses import replace
+
 import pytest
 import torch
 from peft import LoraConfig, get_peft_model, get_peft_model_state_dict
 
-from foretoken import AdapterBank
+from foretoken import AdapterBank, document_logits, replace_head
 from foretoken.attention.choose import use_packing
 from foretoken.attention.packed import parts as packed_batches
+from foretoken.backbones.pooling import POOLS
+from foretoken.errors import AdapterError
+from foretoken.tuner.lora import completed_lora
+from foretoken.tuner.lower_layers import can_leave_layers_out
 
 from support import tiny
 from support.table import EMPTY, METHODS, ROWS
@@ -17,7 +23,7 @@ LORAS = {"lora": {"r": 2, "lora_alpha": 4}, "lora, wider": {"r": 3, "use_rslora"
 LENGTH = 12
 
 
-def config_of(method, task, family):
+def config_of(method, task, family, **options):
     if method in LORAS:
         from foretoken.backbones import BACKBONES
 
@@ -27,13 +33,13 @@ def config_of(method, task, family):
         heads = None if task == "CAUSAL_LM" else [*heads, *([] if backbone.idle_poolers else ["pooler"])]
         transposed = family == "gpt2"
         more = {"target_modules": targets, "modules_to_save": heads, "fan_in_fan_out": transposed}
-        return LoraConfig(task_type=task, **LORAS[method], **more)
-    return ROWS[method](task_type=task)
+        return LoraConfig(task_type=task, **LORAS[method], **more, **options)
+    return ROWS[method](task_type=task, **options)
 
 
-def made(method, family, task, *, seed, **changes):
+def made(method, family, task, *, seed, **options):
     """Return an adapted model of its own, nothing of it neutral."""
-    model = get_peft_model(tiny.model(family, task, **changes), config_of(method, task, family)).eval()
+    model = get_peft_model(tiny.model(family, task), config_of(method, task, family, **options)).eval()
     tiny.shaken(model, scale=0.3, seed=seed)
     generator = torch.Generator().manual_seed(seed)
     with torch.no_grad():
@@ -108,3 +114,104 @@ CASES = [
 @pytest.mark.parametrize(("family", "task"), CASES)
 def test_every_method_in_one_batch(family, task, monkeypatch):
     check_bank(family, task, monkeypatch)
+
+
+SHARED = [
+    pytest.param(family, marks=[] if (family, "SEQ_CLS") in BY_DEFAULT else pytest.mark.slow)
+    for family in tiny.FAMILIES
+    if family not in tiny.SEQ2SEQ and can_leave_layers_out(tiny.model(family))
+]
+
+
+@pytest.mark.parametrize("family", SHARED)
+def test_rows_of_a_document_share_the_layers_below_their_adapters(family):
+    """Adapters that act from layer 0, 1 or 2 on, or in none: each as by itself; every layer runs what differs in it."""
+    bank, (ids, mask) = AdapterBank(tiny.model(family, "SEQ_CLS")), batch(family, 3)
+    rows, names, expected, above = [], [], [], []
+    for number, method in enumerate(methods_of(family, "SEQ_CLS")):
+        if method.startswith(("head-only", "prompt", "stack")):  # all layers, or none
+            layers, options = 3 if method == "head-only" else 0, {}
+        else:
+            layers = 1 + number % 2
+            key = "layers_to_transform" if method in LORAS else "layers"
+            options = {key: list(range(layers, 3))}
+        model = made(method, family, "SEQ_CLS", seed=number, **options)
+        name = method.replace(".", "")
+        bank.add(name, model.peft_config["default"], get_peft_model_state_dict(model))
+        for row in (0, 1):
+            rows, names, above = [*rows, row], [*names, name], [*above, layers]
+            expected.append(alone(model, ids, mask, row))
+    rows, names, above = [*rows, 2, 0], [*names, BASE, BASE], [*above, 0, 3]  # the first is asked for once
+    expected += [alone(tiny.model(family, "SEQ_CLS"), ids, mask, row) for row in (2, 0)]
+    seen = counted(bank)
+    with torch.no_grad():
+        found = bank(ids[rows], mask[rows], adapter_names=names).logits
+    for name, own, wanted in zip(names, found, expected, strict=True):
+        torch.testing.assert_close(own, wanted, atol=2e-5, rtol=2e-5, msg=name)
+    tokens = mask.sum(dim=1)
+    for number in (0, 1):
+        own = [row for row, layers in zip(rows, above, strict=True) if layers <= number]
+        alone_at_most = len(own) * (LENGTH + 6)  # with padding and a prefix
+        assert int(tokens[own].sum()) <= seen[number] <= alone_at_most + int(tokens[:2].sum()) * 2, number
+    before = list(seen)
+    with torch.no_grad():
+        again = bank(ids[[0, 2]], mask[[0, 2]], adapter_names=["bitfit" if "bitfit" in names else "lora", BASE]).logits
+    assert seen[0] - before[0] <= LENGTH  # the states of the last batch are there still: one of the two runs here
+    assert len(again) == 2
+
+
+def counted(bank):
+    """Return how many tokens each layer's feed-forward block has seen, from now on."""
+    seen = [0, 0, 0]
+    for number, layer in enumerate(bank.frozen.layers):
+        path = bank.frozen.backbone.stacks[0].feed_forward[1]
+
+        def note(_, args, number=number):
+            seen[number] += args[0].shape[:-1].numel()
+
+        layer.get_submodule(path).register_forward_pre_hook(note)
+    return seen
+
+
+HEADS = [{"pool": pool, "hidden": hidden} for pool in POOLS for hidden in (False, True)]
+
+
+@pytest.mark.parametrize("family", ["bert", pytest.param("roberta", marks=pytest.mark.slow), "distilbert"])
+def test_every_head_that_a_recipe_can_ask_for(family):
+    """Of a method of ours and of LoRA as `foretoken train` makes it; also of a document in two rows."""
+    bank, (ids, mask) = AdapterBank(tiny.model(family, "SEQ_CLS").base_model), batch(family, 2 * len(HEADS))
+    rows, names, expected, whole = [], [], [], {}
+    for number, head in enumerate(HEADS):
+        for kind in ("prefix-propagation", "lora"):
+            if kind == "lora" and head["pool"] == "prefix":
+                continue
+            base = replace_head(tiny.model(family, "SEQ_CLS"), **head)
+            config = LoraConfig(task_type="SEQ_CLS", r=2) if kind == "lora" else ROWS[kind](task_type="SEQ_CLS")
+            config = completed_lora(config, base) if kind == "lora" else config
+            model = tiny.shaken(get_peft_model(base, config).eval(), scale=0.3, seed=number)
+            name = f"{kind} {number}"
+            bank.add(name, model.peft_config["default"], get_peft_model_state_dict(model))
+            rows, names = [*rows, number], [*names, name]
+            expected.append(alone(model, ids, mask, number))
+            inputs, owner = {"input_ids": ids[:2], "attention_mask": mask[:2]}, torch.tensor([0, 0])
+            with torch.no_grad():
+                whole[name] = document_logits(model, inputs, owner)
+    with torch.no_grad():
+        found = bank(ids[rows], mask[rows], adapter_names=names).logits
+        for name, own, wanted in zip(names, found, expected, strict=True):
+            torch.testing.assert_close(own, wanted, atol=2e-5, rtol=2e-5, msg=f"{family} {name}")
+            kept = bank.summaries(ids[:2], mask[:2], adapter_names=[name, name])
+            own = bank.document_logits(name, kept, [0, 0])
+            torch.testing.assert_close(own, whole[name], atol=2e-5, rtol=2e-5, msg=f"{family} {name}, in two rows")
+
+
+def test_a_head_of_the_prefix_needs_a_prefix():
+    config = ROWS["prefix-propagation"](task_type="SEQ_CLS")
+    model = get_peft_model(replace_head(tiny.model("bert", "SEQ_CLS"), pool="prefix"), config)
+    other = get_peft_model(tiny.model("bert", "SEQ_CLS"), ROWS["bitfit"](task_type="SEQ_CLS"))
+    own = {name: x for name, x in get_peft_model_state_dict(model).items() if "classifier" in name}
+    state = own | {name: x for name, x in get_peft_model_state_dict(other).items() if "foretoken" in name}
+    bank = AdapterBank(tiny.model("bert", "SEQ_CLS"))
+    with pytest.raises(AdapterError, match="puts none there"):
+        bank.add("a", replace(other.peft_config["default"], head={"pool": "prefix", "hidden": False}), state)
+    assert bank.names == []

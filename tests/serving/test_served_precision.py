@@ -56,7 +56,7 @@ def test_frozen_weights_are_lowered_once_and_adapters_and_heads_are_not(adapters
     together, apart = bank.together, next(iter(bank.apart._loaded.values())).model
     for form in together.forms.values():
         assert form.store.blocks[0].dtype == torch.float32
-    assert all(head.store.blocks[0].dtype == torch.float32 for head in together.heads.values())
+    assert all(head.store.blocks[0].dtype == torch.float32 for head in together.heads.forms.values())
     own = [p for name, p in apart.named_parameters() if "lora_" in name or ".modules_to_save." in name]
     assert {parameter.dtype for parameter in own} == {torch.float32}
     path = "encoder.layer.1.output.dense"

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import copy
 from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager
 from dataclasses import dataclass
 from threading import RLock
 from typing import Any
@@ -14,10 +13,9 @@ from peft import PeftConfig, PeftModel
 from peft.tuners.tuners_utils import BaseTunerLayer
 from torch import Tensor, nn
 
-from foretoken.backbones import find_backbone
 from foretoken.backbones.fast_maps import FastMaps
-from foretoken.backbones.packing import HEAD_INPUTS, HeadInputs
 from foretoken.backbones.pooling import of_documents
+from foretoken.bank.body import NOWHERE, FrozenBody, Place, Wanted
 from foretoken.bank.forms import (
     AdapterForm,
     LoraMaps,
@@ -28,56 +26,28 @@ from foretoken.bank.forms import (
     parts_of,
     plain_adapter,
 )
-from foretoken.bank.heads import ANSWERS, CLASSES, GLOBAL, HeadForm, HeadModel, head_in
+from foretoken.bank.head_forms import HeadForms, body_inputs, task_of
+from foretoken.bank.heads import CLASSES, PREFIX, HeadForm
+from foretoken.bank.info import AdapterInfo, describe
 from foretoken.bank.rows import check_holds
-from foretoken.bank.saved import SavedAdapter, canonical, given_adapter, read_adapter
-from foretoken.errors import AdapterError, quoted
+from foretoken.bank.saved import SavedAdapter, given_adapter, read_adapter
+from foretoken.errors import AdapterError
 from foretoken.files import PathLike
 from foretoken.methods.base import ForetokenConfig
 from foretoken.methods.dimensions import Dimensions
 from foretoken.tuner.checks import check_same_backbone
-from foretoken.tuner.forward.dimensions import body_of, dimensions_of
+from foretoken.tuner.forward.dimensions import dimensions_of
 from foretoken.tuner.forward.plan import BASE, check_names
 from foretoken.tuner.forward.rows import RowParameters
 from foretoken.tuner.forward.sites import NAME, check_adapter_name
-from foretoken.tuner.heads import HEAD_KEY
-from foretoken.tuner.model_hooks import HOOKS, ModelHooks, find_model_hooks
-
-OTHERS = ("ForMultipleChoice",)
-KINDS = {
-    "ForTokenClassification": "tagging",
-    "ForSequenceClassification": "classification",
-    ANSWERS: "questions",
-}
-
-
-@dataclass(frozen=True)
-class AdapterInfo:
-    """What a bank knows of one adapter.
-
-    Attributes:
-        method: its peft type.
-        head: ``classification``, ``regression``, ``tagging``, ``questions``, ``language-model`` or ``none``.
-        labels: what its outputs are called.
-        bytes: what its parameters take in the bank.
-        dtype: in which they are kept.
-        pools: whether its head reads what is pooled of a document, which may have several rows.
-    """
-
-    method: str
-    head: str
-    labels: tuple[str, ...]
-    bytes: int
-    dtype: torch.dtype
-    pools: bool = False
+from foretoken.tuner.model_hooks import find_model_hooks
 
 
 @dataclass(frozen=True)
 class Entry:
     """Where an adapter is in the bank."""
 
-    form: AdapterForm | None
-    slot: int
+    place: Place
     head: HeadForm | None
     head_slot: int
     info: AdapterInfo
@@ -124,25 +94,19 @@ class AdapterBank:
         if any(isinstance(module, BaseTunerLayer) for module in model.modules()):
             raise AdapterError("the model has adapters of peft's; give the bank a freshly loaded model")
         self.model: Any = model.requires_grad_(False).eval()
-        self.body: Any = body_of(model)
-        self.backbone = find_backbone(model)
-        self.config: Any = copy.deepcopy(self.model.config)
-        numbers = dimensions_of(model, self.body, self.backbone)
-        self.dimensions: dict[tuple[str, ...], Dimensions] = {(): numbers}
-        self.hooks = ModelHooks(self.body, self.backbone, numbers)
-        HOOKS.set(self.body, self.hooks)
+        self.frozen = FrozenBody(model, compute_dtype)
+        self.body, self.hooks = self.frozen.body, self.frozen.hooks
+        self.dimensions: dict[tuple[str, ...], Dimensions] = {(): self.hooks.dimensions}
+        config = copy.deepcopy(self.model.config)
         self.hooks.handles.append(FastMaps(model))
-        weight = next(self.body.parameters())
-        self.compute_dtype = compute_dtype or weight.dtype
-        self.dtype, self.device = dtype or self.compute_dtype, weight.device
-        self.prefix = str(self.model.base_model_prefix)
+        self.compute_dtype = self.frozen.compute_dtype
+        self.dtype = dtype or self.compute_dtype
         self.lock = RLock()
         self.entries: dict[str, Entry] = {}
         self.forms: dict[str, AdapterForm] = {}
-        self.heads: dict[tuple[object, ...], HeadForm] = {}
-        self.head_models: dict[tuple[object, ...], HeadModel] = {}
+        has_head = self.body is not self.model
+        self.heads = HeadForms(model, config, self.frozen.backbone, has_head=has_head, dtype=self.dtype)
         self.is_plain: dict[str, bool] = {}
-        self.own_head = self.find_own_head()
 
     @property
     def names(self) -> list[str]:
@@ -152,7 +116,7 @@ class AdapterBank:
     @property
     def packs(self) -> bool:
         """Whether the model computes the texts of a batch without their padding."""
-        return bool(self.backbone.first_token_heads and self.backbone.stacks[0].end)
+        return self.frozen.packs
 
     def __contains__(self, name: object) -> bool:
         return name in self.entries
@@ -199,9 +163,9 @@ class AdapterBank:
         if isinstance(adapter, SavedAdapter):
             saved = adapter
         elif isinstance(adapter, PeftConfig):
-            saved = given_adapter(adapter, state or {}, self.prefix, own)
+            saved = given_adapter(adapter, state or {}, self.heads.prefix, own)
         else:
-            saved = read_adapter(adapter, self.prefix)
+            saved = read_adapter(adapter, self.heads.prefix)
         if saved.has_words and not without_words:
             raise AdapterError(
                 f"{name!r} was trained with words beside it, and a bank is given tokens and cannot add what they say; "
@@ -216,8 +180,7 @@ class AdapterBank:
         Raises:
             AdapterError: there is none, or it is damaged, or of a kind that is seen to be none for a bank.
         """
-        saved = read_adapter(folder, self.prefix)
-        check_head(saved.config)
+        saved = read_adapter(folder, self.heads.prefix)
         for name in saved.state:  # mapped one after the other: they are not held, but need not come from the disk again
             check_holds(saved.state[name], self.dtype)
         return saved
@@ -237,7 +200,8 @@ class AdapterBank:
         if config is not None and not self.is_plain.get(key, False):
             if key not in self.is_plain:
                 check_new_form(config, dimensions, self.model)
-            config, found = self.without_shared(config, saved)
+            paths = {module: path for path, module in self.body.named_modules()}
+            config, found = plain_adapter(config, saved.state, dimensions, paths, self.hooks)
             self.is_plain[key] = found is None
             if found is not None:
                 replaced = {name for name in shapes if f".{NAME}." in name}
@@ -246,8 +210,10 @@ class AdapterBank:
                 tensors = {name: saved.state[name] for name in shapes if name not in found} | found
         others = (f".{NAME}.", ".lora_")
         head_names = {name for name in shapes if not any(part in name for part in others)}
-        head = self.find_head(saved.config, {name: shapes[name] for name in head_names})
+        head = self.heads.find(saved.config, {name: shapes[name] for name in head_names})
         form = self.find_form(config, maps, dimensions, shapes)
+        if head is not None and head.model.pool == PREFIX and (form is None or not form.has_prefix):
+            raise AdapterError("the adapter's head reads the prefix (pool 'prefix'), and its method puts none there")
         slot = -1 if form is None else form.add(config, maps, tensors)
         head_slot = -1
         try:
@@ -257,14 +223,7 @@ class AdapterBank:
             if form is not None:
                 form.remove(slot)
             raise
-        return Entry(form, slot, head, head_slot, self.describe(saved.config, form, head, labels))
-
-    def without_shared(
-        self, config: ForetokenConfig, saved: SavedAdapter
-    ) -> tuple[ForetokenConfig, dict[str, Tensor] | None]:
-        """Return an adapter whose modules read no parameters of others."""
-        paths = {module: path for path, module in self.body.named_modules()}
-        return plain_adapter(config, saved.state, self.dimensions_for(config), paths, self.hooks)
+        return Entry((form, slot), head, head_slot, describe(saved.config, form, head, labels, self.dtype))
 
     def find_form(
         self,
@@ -279,7 +238,7 @@ class AdapterBank:
         if form is None:
             name = f"form{len(self.forms)}"
             form = AdapterForm(name, self.hooks, config, maps, dimensions=dimensions, dtype=self.dtype)
-            self.rest()
+            self.frozen.rest()
         check_tensors(form, shapes)
         self.forms[key] = form
         return form if form.targets else None
@@ -288,79 +247,8 @@ class AdapterBank:
         """Return the numbers of the backbone; where an adapter has a task, its pooler belongs to the head."""
         heads = ("pooler",) if task_of(config) in CLASSES else ()
         if heads not in self.dimensions:
-            self.dimensions[heads] = dimensions_of(self.model, self.body, self.backbone, heads=heads)
+            self.dimensions[heads] = dimensions_of(self.model, self.body, self.frozen.backbone, heads=heads)
         return self.dimensions[heads]
-
-    def find_own_head(self) -> HeadForm | None:
-        """Return the model's own head; None for a model without, and for one that chooses."""
-        if self.body is self.model or type(self.model).__name__.endswith(OTHERS):
-            return None
-        choices = getattr(self.config, HEAD_KEY, None)
-        return self.head_form(HeadModel(type(self.model), self.config, self.backbone, choices), {})
-
-    def head_form(self, model: HeadModel, shapes: Mapping[str, tuple[int, ...]]) -> HeadForm:
-        """Return heads with parameters of these shapes; what they lack is the model's own."""
-        own = self.model.named_parameters(remove_duplicate=False)
-        there = {canonical(name, self.prefix): parameter for name, parameter in own}
-        return HeadForm.of(model, shapes, there, dtype=self.dtype, device=self.device)
-
-    def find_head(self, config: PeftConfig, shapes: Mapping[str, tuple[int, ...]]) -> HeadForm | None:
-        """Return the form of an adapter's head; the model's own, or None, where it has none of its own.
-
-        Raises:
-            AdapterError: it is of a kind that a bank does not have.
-        """
-        if not shapes:
-            return self.own_head
-        if self.config.is_encoder_decoder:
-            raise AdapterError("a bank has no heads of their own for adapters of an encoder-decoder")
-        model = self.head_model(config, shapes)
-        key = id(model), tuple(sorted(shapes.items()))
-        if key not in self.heads:
-            self.heads[key] = self.head_form(model, shapes)
-        return self.heads[key]
-
-    def head_model(self, config: PeftConfig, shapes: Mapping[str, tuple[int, ...]]) -> HeadModel:
-        """Return the class of model whose head has these parameters, as a model without a body."""
-        check_head(config)
-        choices = getattr(config, "head", None) or head_in(shapes)
-        task = task_of(config)
-        known: Mapping[Any, Any] = CLASSES.get(str(task), {})
-        kind = known.get(type(self.config), None) or (type(self.model) if self.own_head is not None else None)
-        if kind is None:
-            raise AdapterError(
-                f"the adapter has a head, and its task_type is {quoted(task)}; expected {', '.join(CLASSES)}, "
-                "one that this family has"
-            )
-        key = kind, tuple(sorted((choices or {}).items()))
-        if key not in self.head_models:
-            self.head_models[key] = HeadModel(kind, self.config, self.backbone, choices)
-        model = self.head_models[key]
-        if unknown := shapes.keys() - model.shapes().keys():
-            raise AdapterError(
-                f"the adapter has {len(unknown)} tensors that neither its method nor the head of a "
-                f"{kind.__name__} has, e.g. {min(unknown)[:150]}"
-            )
-        return model
-
-    def describe(
-        self,
-        config: PeftConfig,
-        form: AdapterForm | None,
-        head: HeadForm | None,
-        labels: tuple[str, ...] | None,
-    ) -> AdapterInfo:
-        """Say what an adapter is."""
-        numbers = sum(store.size for store in (form and form.store, head and head.store) if store)
-        count = None if head is None else head.num_labels
-        kind = "none" if head is None else next((KINDS[end] for end in KINDS if head.model.kind.endswith(end)), None)
-        kind = "language-model" if kind is None else "regression" if kind == "classification" and count == 1 else kind
-        if count is not None and (labels is None or len(labels) != count):
-            labels = tuple(f"LABEL_{number}" for number in range(count))
-        size = numbers * self.dtype.itemsize
-        pools = head is not None and head.model.pool is not None
-        method = getattr(config.peft_type, "value", str(config.peft_type))
-        return AdapterInfo(method, kind, labels or () if count is not None else (), size, self.dtype, pools)
 
     def remove(self, name: str) -> None:
         """Remove an adapter; its place is used again.
@@ -371,8 +259,9 @@ class AdapterBank:
         with self.lock:
             check_names([name], self.entries)
             entry = self.entries.pop(name)
-            if entry.form is not None:
-                entry.form.remove(entry.slot)
+            form, slot = entry.place
+            if form is not None:
+                form.remove(slot)
             if entry.head is not None and entry.head_slot >= 0:
                 entry.head.store.remove(entry.head_slot)
 
@@ -432,7 +321,7 @@ class AdapterBank:
             form, slot = self.head_of(name)
             assert form is not None
             rows = form.store.gather([slot] * (owner[-1] + 1), self.compute_dtype) if form.store.layout else NOTHING
-            kept = torch.stack(list(summaries)).to(self.device)
+            kept = torch.stack(list(summaries)).to(self.heads.device)
             pooled = of_documents(str(form.model.pool), kept, torch.tensor(owner))
             return form.of_pooled(rows, pooled.to(self.compute_dtype))
 
@@ -445,13 +334,16 @@ class AdapterBank:
         if missing := next((name for name, (head, _) in zip(names, heads, strict=True) if head is None), None):
             raise AdapterError(f"{missing!r} has no head here; ask for hidden_states(), or give the model a head")
         states = self.run_body(input_ids, mask, names, inputs, whole=False)
-        for form in dict.fromkeys(head for head, _ in heads):
+        forms = dict.fromkeys(head for head, _ in heads)
+        has_prefix = any(form is not None and form.model.pool == PREFIX for form in forms)
+        for form in forms:
             assert form is not None
             numbers = [number for number, (head, _) in enumerate(heads) if head is form]
             slots = [heads[number][1] for number in numbers]
             rows = form.store.gather(slots, self.compute_dtype) if form.store.layout else NOTHING
             is_all = len(numbers) == len(heads)
-            yield form, rows, numbers, [x if is_all else x[numbers] for x in (states, mask, input_ids)]
+            own = states if not has_prefix else states[:, :1] if form.model.pool == PREFIX else states[:, 1:]
+            yield form, rows, numbers, [x if is_all else x[numbers] for x in (own, mask, input_ids)]
 
     def hidden_states(
         self,
@@ -475,7 +367,7 @@ class AdapterBank:
     def head_of(self, name: str) -> tuple[HeadForm | None, int]:
         """Return an adapter's head and its number there."""
         if name == BASE:
-            return self.own_head, -1
+            return self.heads.own, -1
         entry = self.entries[name]
         return entry.head, entry.head_slot
 
@@ -491,86 +383,13 @@ class AdapterBank:
     def run_body(
         self, input_ids: Tensor, mask: Tensor, names: Sequence[str], inputs: Mapping[str, Tensor], *, whole: bool
     ) -> Tensor:
-        """Return the last hidden states (B, N, D), or (B, 1, D) where no head reads more than the first token's."""
+        """Return the last hidden states (B, N, D), (B, 1 + N, D) or (B, 1, D), as the heads want them."""
         heads = [self.head_of(name)[0] for name in names]
-        first = not whole and all(head is not None and head.model.reads_first_token for head in heads)
-        given = {"input_ids": input_ids, "attention_mask": mask}
-        given |= self.body_inputs(heads, input_ids, mask, inputs)
-        with self.naming(names), self.reading(first_token_only=first):
-            output = self.body(**given, return_dict=True)
-        states: Tensor = output[0]
-        return states
-
-    def body_inputs(
-        self, heads: Sequence[HeadForm | None], input_ids: Tensor, mask: Tensor, inputs: Mapping[str, Tensor]
-    ) -> dict[str, Tensor]:
-        """Return the inputs, and what the heads' classes give the body besides, each for its own documents."""
-        found: dict[str, Tensor] = {}
-        left = [True] * len(heads) if GLOBAL not in inputs else (inputs[GLOBAL][:, 0] < 0).tolist()
-        for model in dict.fromkeys(head.model for head in heads if head is not None):
-            numbers = [n for n, head in enumerate(heads) if left[n] and head is not None and head.model is model]
-            if not numbers:
-                continue
-            for name, value in model.body_inputs(input_ids[numbers], mask[numbers]).items():
-                if value.shape[:1] == (len(numbers),):
-                    whole = found.setdefault(name, value.new_zeros(len(heads), *value.shape[1:]))
-                    whole[numbers] = value
-        if GLOBAL in inputs:
-            whole = found.get(GLOBAL, torch.zeros_like(inputs[GLOBAL]))
-            found[GLOBAL] = torch.where(inputs[GLOBAL][:, :1] < 0, whole, inputs[GLOBAL])
-        return dict(inputs) | found
-
-    @contextmanager
-    def reading(self, *, first_token_only: bool) -> Iterator[None]:
-        """Tell an encoder that packs what is read of it."""
-        stack = self.backbone.stacks[0]
-        encoder = stack.module(self.body).get_submodule(stack.end) if self.packs and stack.end else None
-        if encoder is not None:
-            HEAD_INPUTS.set(encoder, HeadInputs(first_token_only, padding=False, last_layer_only=True))
-        try:
-            yield
-        finally:
-            if encoder is not None:
-                HEAD_INPUTS.pop(encoder)
-
-    @contextmanager
-    def naming(self, names: Sequence[str]) -> Iterator[None]:
-        """Let each document have its adapter for a while."""
-        forms = [None if name == BASE else self.entries[name].form for name in names]
-        state = self.hooks.state
-        state.rows = {
-            form.name: form.store.gather(
-                [self.entries[name].slot for name, own in zip(names, forms, strict=True) if own is form],
-                self.compute_dtype,
-            )
-            for form in dict.fromkeys(forms)
-            if form is not None
-        }
-        state.names = [BASE if form is None else form.name for form in forms]
-        self.rest(disabled=False)
-        try:
-            yield
-        finally:
-            state.names, state.rows = None, {}
-            self.rest()
-
-    def rest(self, *, disabled: bool = True) -> None:
-        """Let the model be itself outside of the bank's own calls."""
-        for site in self.hooks.sites:
-            site._disable_adapters = disabled
-
-
-def check_head(config: PeftConfig) -> None:
-    """Raise AdapterError for a head that documents cannot have each for itself."""
-    choices = getattr(config, "head", None)
-    if choices is not None and choices.get("pool") == "prefix":
-        raise AdapterError("the adapter's head reads the prefix (pool 'prefix'), which a bank does not have")
-
-
-def task_of(config: PeftConfig) -> str | None:
-    """Return an adapter's task as it stands in its file."""
-    task: str | None = getattr(config.task_type, "value", config.task_type)
-    return task
+        models = [head.model for head in heads if head is not None and not whole]
+        first = len(models) == len(heads) and all(model.reads_first_token for model in models)
+        wanted = Wanted(first, prefix=any(model.pool == PREFIX for model in models))
+        places = [NOWHERE if name == BASE else self.entries[name].place for name in names]
+        return self.frozen(body_inputs(heads, input_ids, mask, inputs), places, wanted)
 
 
 NOTHING = RowParameters(torch.zeros(1, 0), (0,))  # of a head that is the model's own

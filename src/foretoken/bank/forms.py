@@ -19,7 +19,7 @@ from foretoken.errors import AdapterError, BackboneError, ConfigError, cut
 from foretoken.methods.base import ForetokenConfig
 from foretoken.methods.dimensions import Dimensions
 from foretoken.methods.require import require_addition
-from foretoken.methods.sites import AttentionEdit, OutputEdit, OutputSequence, Sites
+from foretoken.methods.sites import AttentionEdit, LayerEntry, OutputEdit, OutputSequence, Sites
 from foretoken.tuner.checks import check_names, check_position_free
 from foretoken.tuner.forward.sites import NAME
 from foretoken.tuner.limits import PLAIN, check_fits
@@ -110,6 +110,11 @@ class AdapterForm:
                 update = LoraProduct(given, output, rank=rank)
             add_update(targets, hooks, path, update)
         return targets
+
+    @property
+    def has_prefix(self) -> bool:
+        """Whether a prefix stands before the text."""
+        return any(isinstance(module, LayerEntry) and module.prefix_length for _, module in self.targets.values())
 
     def attach(self) -> None:
         """Put modules that stand for all adapters of the form at the sites."""

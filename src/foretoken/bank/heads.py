@@ -22,7 +22,7 @@ from transformers import (
 )
 
 from foretoken.backbones.base import Backbone
-from foretoken.backbones.pooling import ATTENTION, POOLING, POOLS, summaries
+from foretoken.backbones.pooling import ATTENTION, POOLING, POOLS, of_documents, summaries
 from foretoken.bank.per_document import RowCalls
 from foretoken.bank.rows import RowStore, layout_of
 from foretoken.bank.saved import canonical
@@ -31,7 +31,7 @@ from foretoken.tuner.forward.dimensions import body_of
 from foretoken.tuner.forward.rows import RowParameters
 from foretoken.tuner.heads import CLASSIFIER, replace_head
 
-ATTENDED = "attention"  # the pool that scores tokens
+ATTENDED, PREFIX = "attention", "prefix"  # the pools that score tokens, and that read none
 MANY = 7919  # labels of a head whose parameters tell by their shape where its labels are
 CLASSES = {
     "SEQ_CLS": MODEL_FOR_SEQUENCE_CLASSIFICATION_MAPPING,
@@ -145,7 +145,6 @@ class HeadModel(nn.Module):
         self.answers = self.kind.endswith(ANSWERS)
         pooling = POOLING.get(body)
         self.pool = None if pooling is None else pooling.pool
-        self.pads = pooling is None
 
     def names(self) -> dict[str, str]:
         """Return the head's parameters: canonical names, and those in here."""
@@ -177,7 +176,9 @@ class HeadModel(nn.Module):
         return {}
 
     def summarise(self, states: Tensor, mask: Tensor) -> Tensor:
-        """(b, N, D), (b, N) -> (b, K): what the pool keeps of a row of a document."""
+        """(b, N, D), (b, N) -> (b, K): what the pool keeps of a row of a document; of the prefix, N is 1."""
+        if self.pool == PREFIX:
+            return torch.cat([states[:, 0], torch.ones_like(states[:, 0, :1])], dim=-1)
         body = body_of(self.model)
         scores = body.get_submodule(ATTENTION)(states) if self.pool == ATTENDED else None
         return summaries(str(self.pool), states, mask != 0, scores)
@@ -189,6 +190,8 @@ class HeadModel(nn.Module):
 
     def forward(self, states: Tensor, mask: Tensor, input_ids: Tensor) -> Tensor:
         """(b, N, D) -> logits (b, C), or (b, N, C) of tokens: where answers begin and end, C is 2."""
+        if self.pool is not None:
+            return self.of_pooled(of_documents(self.pool, self.summarise(states, mask)).to(states.dtype))
         given: dict[str, Any] = {"inputs_embeds": states, "attention_mask": mask}
         if self.is_causal and not self.is_of_tokens:
             given["input_ids"] = input_ids  # it reads the last token that is no padding

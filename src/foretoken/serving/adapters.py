@@ -11,7 +11,7 @@ import numpy as np
 import torch
 from transformers import MODEL_FOR_QUESTION_ANSWERING_MAPPING
 
-from foretoken.bank.bank import AdapterInfo
+from foretoken.bank.info import AdapterInfo
 from foretoken.data.problems import (
     CLASSIFICATION,
     MULTI_LABEL,

@@ -17,11 +17,13 @@ from foretoken.bank.heads import GLOBAL
 from foretoken.data.documents import is_readable
 from foretoken.data.plain_table import PlainTable
 from foretoken.data.problems import MULTIPLE_CHOICE, QUESTION_ANSWERING, TOKEN_CLASSIFICATION
+from foretoken.data.readers.tagging.spans import word_places
 from foretoken.errors import DataError
 from foretoken.serving.adapters import Adapter
 from foretoken.serving.errors import WrongTaskError
 from foretoken.serving.tasks import Document, Kind, PreparedDocument, check_task
 from foretoken.training.problems.question_answering import QuestionAnswering, QuestionCollator
+from foretoken.training.problems.tagging import WordCollator
 from foretoken.training.tokens.encode import TokenRow, refuse_without_embedding
 from foretoken.training.tokens.padding import PaddingCollator, TableRow
 
@@ -126,8 +128,59 @@ def _refuse_empty(**texts: str) -> None:
 
 
 @dataclass(frozen=True)
+class TagWords:
+    """The entities in a document as ``foretoken predict`` finds them: a word has the tag of its first token.
+
+    Attributes:
+        ignore_labels: what is left out of the answer.
+    """
+
+    ignore_labels: tuple[str, ...] = ("O",)
+    kind: Kind = "logits"
+
+    def prepare(self, adapter: Adapter, document: Document) -> PreparedDocument[Entities]:
+        """Return the windows of a document; an entity's score is the mean of its words' probabilities."""
+        check_task(adapter, TOKEN_CLASSIFICATION)
+        text, problem = _tagged_text(document), adapter.problem
+        table = PlainTable({"id": ["1"], "text": [text]})
+        row = _only_row(problem.encode(table, adapter.settings)[0])
+        own, places = WordCollator(PaddingCollator(0))([row]), word_places(text)
+
+        def finish(results: list[Tensor]) -> Entities:
+            scores = torch.nn.utils.rnn.pad_sequence([result.float() for result in results], batch_first=True)
+            model: Any = lambda **_: SimpleNamespace(logits=scores)  # noqa: E731 - the model has run already
+            logits = problem.forward(model, own)[1]
+            outputs, _ = problem.decode(logits.numpy(), None)
+            told: dict[str, Any] = problem.to_json(outputs, table)[0]
+            sure = logits[0].softmax(dim=-1).amax(dim=-1).tolist()
+            if "entities" not in told:
+                spans = [("entity", tag, number, number + 1) for number, tag in enumerate(told["tags"])]
+            else:
+                spans = [("entity_group", one["type"], one["start"], one["end"]) for one in told["entities"]]
+            return [
+                {
+                    key: label,
+                    "score": sum(sure[first:end]) / (end - first),
+                    "word": text[places[first][0] : places[end - 1][1]],
+                    "start": places[first][0],
+                    "end": places[end - 1][1],
+                }
+                for key, label, first, end in spans
+                if label not in self.ignore_labels
+            ]
+
+        return PreparedDocument(list(row["sequences"]), finish)
+
+
+def _tagged_text(document: Document) -> str:
+    if not isinstance(document.text, str) or not is_readable(document.text):
+        raise DataError("the document is empty or no text; expected some text")
+    return document.text
+
+
+@dataclass(frozen=True)
 class Tag:
-    """The entities in a document; a long one is read in windows, and nothing is cut off.
+    """The entities in a document as transformers' pipeline finds them; a long one is read in windows, without a cut.
 
     Attributes:
         aggregation_strategy: how tokens become entities, as in transformers' pipeline.
@@ -143,9 +196,7 @@ class Tag:
     def prepare(self, adapter: Adapter, document: Document) -> PreparedDocument[Entities]:
         """Return the windows of a document."""
         check_task(adapter, TOKEN_CLASSIFICATION)
-        if not isinstance(document.text, str) or not is_readable(document.text):
-            raise DataError("the document is empty or no text; expected some text")
-        windows = _windows(adapter, document.text, self.stride)
+        windows = _windows(adapter, _tagged_text(document), self.stride)
         rows = [{"input_ids": list(ids)} for ids in windows["input_ids"]]
         refuse_without_embedding([row["input_ids"] for row in rows], adapter.settings.rules)
 

@@ -6,26 +6,30 @@ Shapes: B rows, N tokens, D model width.
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
-from typing import TypeAlias, TypeVar
+from typing import Literal, TypeAlias, TypeVar
 
 import torch
 from peft import PeftConfig
 from torch import Tensor, nn
 
-from foretoken.bank.bank import AdapterBank, AdapterInfo, task_of
+from foretoken.bank.bank import AdapterBank
+from foretoken.bank.head_forms import task_of
 from foretoken.bank.heads import GLOBAL
+from foretoken.bank.info import AdapterInfo
 from foretoken.data.problems import Answer
 from foretoken.errors import AdapterError, BackboneError
 from foretoken.inference.predictor import Predictor, load_for_inference
 from foretoken.inference.shared_base import SharedBase
 from foretoken.training.problems.question_answering import token_types_passed_on
+from foretoken.training.tokens.padding import padded
 from foretoken.tuner.forward.dimensions import body_of, inner_of
 from foretoken.tuner.heads import logits_of_summaries, pool_of, row_summaries
 
 log = logging.getLogger(__name__)
 Key = TypeVar("Key")
+Kind: TypeAlias = Literal["logits", "summaries", "states"]
 Add: TypeAlias = Callable[[str], AdapterInfo]
 Run: TypeAlias = Callable[[dict[str, Tensor], Sequence[str]], list[Tensor]]
 
@@ -42,14 +46,16 @@ class MixedBank:
     Args:
         base: the pretrained model.
         dtype: in which the adapters' parameters are kept; None for float32, which those that run apart have.
+        states: bytes of the states of documents that stay for later requests.
     """
 
-    def __init__(self, base: SharedBase, dtype: str | None = None) -> None:
+    def __init__(self, base: SharedBase, dtype: str | None = None, *, states: int = 0) -> None:
         self.base = base
         kept = None if dtype is None else getattr(torch, dtype)
         model = body_of(base.with_new_head(None)[0])
         base.lower(model)
         self.together = AdapterBank(model, dtype=kept, compute_dtype=torch.float32)
+        self.together.frozen.states.size = states
         self.apart = GroupedBank(base)
 
     @property
@@ -96,6 +102,20 @@ class MixedBank:
         else:
             self.apart.remove(name)
 
+    def run(
+        self, kind: Kind, rows: Sequence[Mapping[str, Sequence[int]]], names: Sequence[str], *, keeps: bool = False
+    ) -> list[Tensor]:
+        """Return the results of a batch of token rows; ``keeps``: others of their documents come in the next one."""
+        self.together.frozen.states.keeps_all = keeps
+        padding = int(self.base.tokenizer.pad_token_id)
+        batch = {"input_ids": padded([row["input_ids"] for row in rows], padding)}
+        batch["attention_mask"] = padded([[1] * len(row["input_ids"]) for row in rows], 0)
+        for name, other in (("token_type_ids", 0), (GLOBAL, -1)):  # and what rows have that do not say
+            if any(name in row for row in rows):
+                batch[name] = padded([row.get(name, [other] * len(row["input_ids"])) for row in rows], 0)
+        runs: dict[Kind, Run] = {"logits": self, "summaries": self.summaries, "states": self.hidden_states}
+        return runs[kind](batch, names)
+
     @torch.inference_mode()
     def __call__(self, inputs: dict[str, Tensor], adapter_names: Sequence[str]) -> list[Tensor]:
         """Return each row's logits: (labels,), or (tokens, labels) of an adapter that tags or finds answers."""
@@ -117,7 +137,7 @@ class MixedBank:
     def document_logits(self, name: str, summaries: Sequence[Tensor], owner: Sequence[int]) -> Tensor:
         """Return the logits (B, C) of documents of one adapter, given what was kept of their rows."""
         run = self.together if name in self.together else self.apart
-        with self.base.computing(self.together.device.type):
+        with self.base.computing(self.together.heads.device.type):
             return run.document_logits(name, summaries, owner).float().cpu()
 
     @torch.inference_mode()
@@ -134,7 +154,7 @@ class MixedBank:
         """Run the rows of both kinds, and return their results in order."""
 
         def run(is_apart: bool, rows: dict[str, Tensor], own: list[str]) -> list[Tensor]:
-            with self.base.computing(self.together.device.type):
+            with self.base.computing(self.together.heads.device.type):
                 return [result.float().cpu() for result in (apart if is_apart else together)(rows, own)]
 
         return _in_groups(inputs, names, [name != BASE and name not in self.together for name in names], run)

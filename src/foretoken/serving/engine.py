@@ -7,25 +7,23 @@ import math
 import time
 from collections import deque
 from collections.abc import Callable, Sequence
-from concurrent.futures import CancelledError, Future, ThreadPoolExecutor
-from contextlib import suppress
-from dataclasses import dataclass
+from concurrent.futures import Future, ThreadPoolExecutor
 from pathlib import Path
 from threading import Condition, Thread
-from typing import Any, Generic, Literal, TypeAlias, TypeVar
+from typing import Any, Literal, TypeAlias, TypeVar
 
 import torch
 from torch import Tensor
 
-from foretoken.bank.heads import GLOBAL
-from foretoken.errors import AdapterError, DataError, ForetokenError
+from foretoken.errors import ForetokenError
 from foretoken.serving.adapters import Adapter
+from foretoken.serving.batches import compute, settle, told
 from foretoken.serving.compute import BASE
-from foretoken.serving.errors import BusyError, ComputeError, NotReadyError, TooLongError
+from foretoken.serving.errors import BusyError, ComputeError, NotReadyError, tried
+from foretoken.serving.requests import Limits, Observer, Request
 from foretoken.serving.scheduler import Pending, Queue, Row
 from foretoken.serving.store import Store
-from foretoken.serving.tasks import Document, PreparedDocument, ServingTask
-from foretoken.training.tokens.padding import padded
+from foretoken.serving.tasks import PreparedDocument
 
 log = logging.getLogger(__name__)
 T = TypeVar("T")
@@ -36,61 +34,6 @@ _ASSUMED = 512.0  # tokens a second of a model that could not be measured, until
 _CHARACTERS = 4  # of a token, while a text is being tokenised
 _LOOK = 0.1  # seconds between two looks at deadlines while adapters are read
 State: TypeAlias = Literal["new", "ready", "draining", "closed", "failed"]
-
-
-@dataclass(frozen=True)
-class Limits:
-    """What the engine takes.
-
-    Attributes:
-        tokens_per_batch: of one forward pass, at most.
-        rows_waiting: in the queue; a request that is alone may have more.
-        documents: of one request.
-        characters: of one document.
-        seconds_waiting: in the queue, where a request names no shorter time.
-        seconds_expected: until an answer, by the speed of the last full batches; a request that would take longer is
-            refused at once.
-    """
-
-    tokens_per_batch: int = 8192
-    rows_waiting: int = 2048
-    documents: int = 256
-    characters: int = 2_000_000
-    seconds_waiting: float = 30.0
-    seconds_expected: float = 2.0
-
-
-class Observer:
-    """Hears what happens, and does nothing with it."""
-
-    def accepted(self, adapter: str, documents: int) -> None:
-        """Hear that documents have been put into the queue."""
-
-    def rejected(self, reason: str) -> None:
-        """Hear that a request has been refused, or has waited too long."""
-
-    def waited(self, seconds: float) -> None:
-        """Hear that a request has left the queue to be computed."""
-
-    def batch(self, *, rows: int, tokens: int, seconds: float) -> None:
-        """Hear that a batch has been computed."""
-
-
-@dataclass(frozen=True)
-class Request(Generic[T]):
-    """Documents for one adapter; its answers come together, in their order.
-
-    Attributes:
-        adapter: its name.
-        documents: what it reads.
-        task: what is asked.
-        timeout: seconds that the request may wait in the queue; None for the engine's limits.
-    """
-
-    adapter: str
-    documents: Sequence[Document]
-    task: ServingTask[T]
-    timeout: float | None = None
 
 
 class Engine:
@@ -137,11 +80,13 @@ class Engine:
         """Time the pretrained model on a small batch, twice: the first one is slow. Full batches say more, later."""
         length = min(_TYPICAL, self.store.frozen.settings.max_length)
         ids = torch.zeros((max(1, _LEAST_TOKENS // length), length), dtype=torch.long)
+        ids[:, 0] = torch.arange(len(ids))  # equal rows would run once
         batch = {"input_ids": ids, "attention_mask": torch.ones_like(ids)}
         if self.store.base.config.is_encoder_decoder:
             batch["decoder_input_ids"] = ids
         try:
-            for _ in range(2):
+            for turn in range(2):
+                ids[:, 1] = turn
                 start = self._clock()
                 self.store.bank.hidden_states(batch, [BASE] * len(ids))
                 seconds = self._clock() - start
@@ -186,21 +131,44 @@ class Engine:
             DataError: one of them is empty.
             WrongTaskError: the adapter does something else.
         """
-        self._check(request)
-        adapter = self.store.hold(request.adapter)
+        (found,) = self.submit_all([request])
+        if isinstance(found, ForetokenError):
+            raise found
+        return found
+
+    def submit_all(self, requests: Sequence[Request[T]]) -> list[Future[list[T]] | ForetokenError]:
+        """Submit requests for the same documents, which are taken or refused together; those that fail are errors.
+
+        Raises:
+            NotReadyError, BusyError, TooLongError: as :meth:`submit`, of all of them.
+        """
+        self._check_ready()
+        documents = requests[0].documents
+        self.limits.check(documents, len(requests))
+        found = dict(enumerate(tried(self.store.hold, request.adapter) for request in requests))
+        held = {number: own for number, own in found.items() if isinstance(own, Adapter)}
+        sizes = [document.characters // _CHARACTERS for document in documents]
+        tokens = sum(min(size, adapter.settings.max_length) for adapter in held.values() for size in sizes)
         try:
-            count, longest = len(request.documents), adapter.settings.max_length
-            tokens = sum(min(document.characters // _CHARACTERS, longest) for document in request.documents)
-            self._reserve(count, tokens, self._patience(request))
+            self._reserve(count := len(documents) * len(held), tokens, self._patience(requests[0]))
             try:
-                prepared = _prepared(request, adapter)
-                computed = self._put(adapter, request, prepared)
+                made = {number: tried(requests[number].prepared, own) for number, own in held.items()}
+                rows = {number: one for number, one in made.items() if not isinstance(one, ForetokenError)}
+                ready = [(held[number], requests[number], own) for number, own in rows.items()]
+                computed = dict(zip(rows, self._put(ready), strict=True))
             finally:
                 self._reserve(-count, -tokens)
         except BaseException:
-            self.store.release(adapter)
+            for adapter in held.values():
+                self.store.release(adapter)
             raise
-        return self._answers(computed, adapter, prepared)
+        for number in held.keys() - rows.keys():
+            self.store.release(held[number])
+        errors = {number: one for number, one in [*found.items(), *made.items()] if isinstance(one, ForetokenError)}
+        return [
+            errors[number] if number in errors else self._answers(computed[number], held[number], rows[number])
+            for number in found
+        ]
 
     def call(self, function: Callable[[], T]) -> Future[T]:
         """Run a function on the thread that owns the model, between two batches.
@@ -230,18 +198,6 @@ class Engine:
         """Rows in the queue."""
         return len(self._queue)
 
-    def _check(self, request: Request[T]) -> None:
-        self._check_ready()
-        if not request.documents:
-            raise TooLongError("the request has no documents; expected one or more")
-        got, most = sum(document.sequences for document in request.documents), self.limits.documents
-        if got > most:
-            raise TooLongError(f"the request has {got:,} documents; at most {most:,} are taken at once, split it")
-        for number, document in enumerate(request.documents):
-            size, most = document.characters, self.limits.characters
-            if size > most:
-                raise TooLongError(f"document {number} has {size:,} characters; at most {most:,} are taken")
-
     def _check_ready(self) -> None:
         if self.state != "ready":
             reason = {"new": "is starting", "failed": "has failed"}.get(self.state, "is shutting down")
@@ -264,24 +220,31 @@ class Engine:
             self._reserved += documents
             self._coming += tokens
 
-    def _put(self, adapter: Adapter, request: Request[T], prepared: list[PreparedDocument[T]]) -> Future[list[Tensor]]:
-        rows = [row for document in prepared for row in document.rows]
-        now = self._clock()
-        wait = min(request.timeout or self.limits.seconds_waiting, self.limits.seconds_waiting)
-        sizes = [len(document.rows) for document in prepared]
-        kind = request.task.kind
-        if kind == "logits" and max(sizes) > 1 and adapter.pools:
-            kind = "summaries"
-        pending = Pending(adapter, kind, rows, Future(), arrived=now, deadline=now + wait, sizes=sizes)
+    def _put(
+        self, ready: Sequence[tuple[Adapter, Request[T], list[PreparedDocument[T]]]]
+    ) -> list[Future[list[Tensor]]]:
+        now, found = self._clock(), []
+        for adapter, request, prepared in ready:
+            wait = min(request.timeout or self.limits.seconds_waiting, self.limits.seconds_waiting)
+            rows = [row for document in prepared for row in document.rows]
+            sizes = [len(document.rows) for document in prepared]
+            kind = request.task.kind
+            if kind == "logits" and max(sizes) > 1 and adapter.pools:
+                kind = "summaries"
+            pending = Pending(adapter, kind, rows, Future(), arrived=now, deadline=now + wait, sizes=sizes)
+            pending.is_one_of_many = len(ready) > 1
+            found.append(pending)
         with self._changed:
             self._check_ready()
-            if len(self._queue) and len(self._queue) + len(rows) > self.limits.rows_waiting:
+            if len(self._queue) and len(self._queue) + sum(len(one.rows) for one in found) > self.limits.rows_waiting:
                 self._refuse("queue full")
-            self._queue.put(pending)
-            self.store.fetch(adapter, self._readers, self._wake)  # close() ends the readers after this
+            for pending in found:
+                self._queue.put(pending)
+                self.store.fetch(pending.adapter, self._readers, self._wake)  # close() ends the readers after this
             self._changed.notify_all()
-        self.observer.accepted(adapter.name, len(request.documents))
-        return pending.future
+        for adapter, request, _ in ready:
+            self.observer.accepted(adapter.name, len(request.documents))
+        return [pending.future for pending in found]
 
     def _refuse(self, reason: str) -> None:
         self.observer.rejected(reason)
@@ -332,16 +295,16 @@ class Engine:
             try:
                 answers = [document.finish([next(rows) for _ in document.rows]) for document in prepared]
             except Exception as error:
-                _settle(answered, error=told(error, "making the answer"))
+                settle(answered, error=told(error, "making the answer"))
             else:
-                _settle(answered, answers)
+                settle(answered, answers)
 
         def on_computed(done: Future[list[Tensor]]) -> None:
             self.store.release(adapter)
             if done.cancelled():
                 answered.cancel()
             elif (error := done.exception()) is not None:
-                _settle(answered, error=error)
+                settle(answered, error=error)
             else:
                 self._finishing.submit(finish, done.result())
 
@@ -362,9 +325,9 @@ class Engine:
                 self.state = "failed"
                 left = [*dict.fromkeys(row.request for row in self._running), *self._queue.requests()]
             for request in left:
-                _settle(request.future, error=ComputeError(f"the engine has failed: {type(error).__name__}"))
+                settle(request.future, error=ComputeError(f"the engine has failed: {type(error).__name__}"))
             while self._calls:
-                _settle(self._calls.popleft()[1], error=NotReadyError("the engine has failed"))
+                settle(self._calls.popleft()[1], error=NotReadyError("the engine has failed"))
 
     def _wait(self) -> bool:
         """Sleep until there is something to do; False when all is done and no more will come."""
@@ -401,7 +364,7 @@ class Engine:
             said = f"waited {waited:.1f} s in the queue, which is too long"
             if done:  # later it would not be less
                 said = f"{done} of {len(request.rows)} rows were computed in {waited:.1f} s; send less text at once"
-            _settle(request.future, error=BusyError(said, seconds))
+            settle(request.future, error=BusyError(said, seconds))
         with self._changed:
             self._queue.drop_over()
             budget, ready = self._budget(), self.store.is_ready
@@ -421,91 +384,14 @@ class Engine:
         failed = self.store.load({row.request.adapter for row in rows})
         for row in rows:
             if (error := failed.get(row.request.adapter)) is not None:
-                _settle(row.request.future, error=told(error, "reading the adapter again"))
+                settle(row.request.future, error=told(error, "reading the adapter again"))
         usable = [row for row in rows if row.request.adapter not in failed and not row.request.is_over]
         if not usable:
             return
-        self._compute(usable)
+        compute(self.store.bank, usable)
         seconds, tokens = self._clock() - start, sum(row.length for row in usable)
         self.observer.batch(rows=len(usable), tokens=tokens, seconds=seconds)
         # a batch with room left says little of how fast many rows are
         if seconds > 0 and self._queue.was_cut:
             speed = tokens / seconds
             self._tokens_per_second = (self._tokens_per_second + speed) / 2 if self._tokens_per_second else speed
-
-    def _compute(self, rows: list[Row]) -> None:
-        """Run rows together; where that fails, one by one, so that a bad one fails alone."""
-        try:
-            results = self._forward(rows)
-        except Exception as error:
-            if len(rows) > 1:
-                log.warning(
-                    "a batch of %d rows failed with %s; running them one by one", len(rows), type(error).__name__
-                )
-                for row in rows:
-                    self._compute([row])
-                return
-            _settle(rows[0].request.future, error=told(error, "computing"))
-            return
-        for row, result in zip(rows, results, strict=True):
-            self._deliver(row, result)
-
-    def _forward(self, rows: list[Row]) -> list[Tensor]:
-        names = [row.request.adapter.key for row in rows]
-        inputs = [row.inputs for row in rows]
-        padding = int(self.store.base.tokenizer.pad_token_id)
-        batch = {"input_ids": padded([row["input_ids"] for row in inputs], padding)}
-        batch["attention_mask"] = padded([[1] * len(row["input_ids"]) for row in inputs], 0)
-        for name, other in (("token_type_ids", 0), (GLOBAL, -1)):  # and what rows have that do not say
-            if any(name in row for row in inputs):
-                batch[name] = padded([row.get(name, [other] * len(row["input_ids"])) for row in inputs], 0)
-        bank = self.store.bank
-        kind = rows[0].request.kind
-        run = bank if kind == "logits" else bank.summaries if kind == "summaries" else bank.hidden_states
-        return run(batch, names)
-
-    def _deliver(self, row: Row, result: Tensor) -> None:
-        request = row.request
-        if not torch.isfinite(result).all():
-            message = f"the outputs of {request.adapter.name!r} are not finite: its weights are damaged, train it again"
-            _settle(request.future, error=AdapterError(message))
-            return
-        request.results[row.number] = result
-        if len(request.results) == len(request.rows):
-            results = [request.results[number] for number in range(len(request.rows))]
-            if request.kind == "summaries":
-                owner = [number for number, size in enumerate(request.sizes) for _ in range(size)]
-                try:
-                    logits = self.store.bank.document_logits(request.adapter.key, results, owner)
-                except Exception as error:
-                    _settle(request.future, error=told(error, "computing"))
-                    return
-                results = [logits[number] for number in owner]
-            _settle(request.future, results)
-
-
-def _prepared(request: Request[T], adapter: Adapter) -> list[PreparedDocument[T]]:
-    """Return the rows of all documents; of several, an error says which."""
-    prepared = []
-    for number, document in enumerate(request.documents):
-        try:
-            prepared.append(request.task.prepare(adapter, document))
-        except DataError as error:
-            raise (DataError(f"document {number}: {error}") if len(request.documents) > 1 else error) from None
-    return prepared
-
-
-def _settle(future: Future[Any], value: object = None, *, error: BaseException | None = None) -> None:
-    """Answer a request, unless it has been answered or given up."""
-    with suppress(CancelledError, RuntimeError):
-        if future.done() or not future.set_running_or_notify_cancel():
-            return
-        if error is None:
-            future.set_result(value)
-        else:
-            future.set_exception(error)
-
-
-def told(error: Exception, doing: str) -> Exception:
-    """Return what a client is told: our own errors as they are, of others only their kind."""
-    return error if isinstance(error, ForetokenError) else ComputeError(f"{doing} failed: {type(error).__name__}")

@@ -2,7 +2,13 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+from typing import ParamSpec, TypeVar
+
 from foretoken.errors import ForetokenError
+
+T = TypeVar("T")
+P = ParamSpec("P")
 
 
 class NoSuchAdapterError(ForetokenError, KeyError):
@@ -39,3 +45,11 @@ class NotReadyError(ForetokenError, RuntimeError):
 
 class ComputeError(ForetokenError, RuntimeError):
     """The model failed on a document."""
+
+
+def tried(function: Callable[P, T], *args: P.args, **options: P.kwargs) -> T | ForetokenError:
+    """Call a function; an error that a client is told is returned."""
+    try:
+        return function(*args, **options)
+    except ForetokenError as error:
+        return error

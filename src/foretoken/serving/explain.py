@@ -13,7 +13,8 @@ from foretoken.inference.attributions import ExplainOptions
 from foretoken.inference.explain import explain_answer
 from foretoken.inference.predictor import Predictor, load_for_inference
 from foretoken.serving.adapters import Adapter
-from foretoken.serving.engine import Engine, told
+from foretoken.serving.batches import told
+from foretoken.serving.engine import Engine
 from foretoken.serving.errors import BusyError, TooLongError
 from foretoken.serving.tasks import Document, TextPrediction
 

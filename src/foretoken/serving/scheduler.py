@@ -27,6 +27,7 @@ class Pending:
         arrived: when, in seconds of the engine's clock.
         deadline: until when it may wait.
         sizes: rows of each of its documents.
+        is_one_of_many: other adapters are asked about the same documents.
     """
 
     adapter: Adapter
@@ -36,6 +37,7 @@ class Pending:
     arrived: float
     deadline: float
     sizes: list[int] = field(default_factory=list)
+    is_one_of_many: bool = False
     results: dict[int, Tensor] = field(default_factory=dict)
 
     @property
@@ -108,7 +110,7 @@ class Queue:
         first = min(rows, key=lambda row: row.request.deadline)
         kind = first.request.kind
         others = [row for row in rows if row is not first and row.request.kind == kind]
-        others.sort(key=lambda row: row.request.deadline)
+        others.sort(key=lambda row: (row.request.deadline, row.number))  # those of a document are together
         if padded:
             whole, others = len(others), near(others, 3 * budget // 2)
             self.was_cut = len(others) < whole

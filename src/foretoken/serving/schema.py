@@ -8,11 +8,13 @@ from __future__ import annotations
 import time
 import uuid
 from array import array
-from typing import Annotated, Literal, TypeVar
+from collections.abc import Mapping
+from typing import Annotated, ClassVar, Literal, TypeVar
 
-from pydantic import AfterValidator, BaseModel, ConfigDict, Field
+from pydantic import AfterValidator, AliasChoices, BaseModel, ConfigDict, Field, model_validator
 
 T = TypeVar("T")
+A = TypeVar("A", bound="Asked")
 
 
 def _packed(numbers: list[int]) -> array[int]:
@@ -28,10 +30,22 @@ TokenIds = Annotated[Many[Annotated[int, Field(ge=0, lt=2**31)]], AfterValidator
 Input = Annotated[Text | Many[Text] | TokenIds | Many[TokenIds], Field(union_mode="left_to_right")]
 
 
+_LENGTHS = ("doc_stride", "max_answer_len", "max_question_len", "max_seq_len", "max_length")  # are those of training
+
+
 class Asked(BaseModel):
     """A request: numbers are numbers, and neither texts nor true."""
 
     model_config = ConfigDict(strict=True, allow_inf_nan=False)
+    alone: ClassVar[Mapping[str, object]] = {}  # what would change the answer, and the one value that is taken
+
+    @model_validator(mode="after")
+    def check_alone(self: A) -> A:
+        """Raise ValueError for a value that would need another answer than there is."""
+        for name, value in self.alone.items():
+            if getattr(self, name) not in (None, value):
+                raise ValueError(f"{name}: {'nothing' if value is None else value} is all that is done; leave it out")
+        return self
 
 
 class Usage(BaseModel):
@@ -62,11 +76,20 @@ class ClassifyRequest(Asked):
     model_config = ConfigDict(
         json_schema_extra={"examples": [{"model": "spam", "input": ["see you at lunch", "you won"]}]}
     )
-    model: str | None = Field(None, description="the adapter; may be left out where there is one")
+    alone: ClassVar[Mapping[str, object]] = {"add_special_tokens": True, "truncation_side": "right"}
+    model: str | Many[str] | None = Field(
+        None, description="the adapter; several are asked about the same texts; may be left out where there is one"
+    )
     input: Input = Field(description="texts, or token numbers of texts")
     text_pair: Text | Many[Text] | None = Field(None, description="second texts, for adapters trained on pairs")
     truncate_prompt_tokens: int | None = Field(None, ge=-1, description="read no more tokens; -1: as in training")
-    use_activation: bool | None = Field(None, description="false: logits in the place of probabilities")
+    use_activation: bool | None = Field(
+        None,
+        description="false: logits in the place of probabilities",
+        validation_alias=AliasChoices("use_activation", "activation", "softmax"),  # vLLM's names over time
+    )
+    add_special_tokens: bool | None = None
+    truncation_side: str | None = None
     min_confidence: Share | None = Field(None, description="abstain where the answer is less sure than this")
     coverage: Share | None = Field(None, description="abstain below the confidence of this share of validation")
     max_error: OpenShare | None = Field(None, description="guarantee that no larger share of the answers is wrong")
@@ -135,6 +158,25 @@ class ClassifyAnswer(BaseModel):
     usage: Usage
 
 
+class AdapterAnswer(BaseModel):
+    """What one of several adapters predicts, or why it does not."""
+
+    model: str
+    labels: list[str] = []
+    data: list[Measured | Classified] = []
+    error: str | None = None
+
+
+class ClassifyEachAnswer(BaseModel):
+    """The answer to a request that names several adapters: one entry for each, in their order."""
+
+    id: str = Field(default_factory=lambda: f"classify-{uuid.uuid4().hex}")
+    object: Literal["list"] = "list"
+    created: int = Field(default_factory=lambda: int(time.time()))
+    models: list[AdapterAnswer]
+    usage: Usage
+
+
 class Score(BaseModel):
     """A label and its probability."""
 
@@ -145,10 +187,21 @@ class Score(BaseModel):
 class PipelineParameters(Asked):
     """Options of transformers' pipelines."""
 
-    aggregation_strategy: Literal["none", "simple", "first", "average", "max"] = "simple"
+    alone: ClassVar[Mapping[str, object]] = dict.fromkeys(_LENGTHS)
+    aggregation_strategy: Literal["none", "simple", "first", "average", "max"] | None = Field(
+        None, description="how tokens become entities; left out: a word has the tag of its first token, as in training"
+    )
     stride: int | None = Field(None, ge=0, description="tokens that neighbouring windows share")
     ignore_labels: list[str] = ["O"]
     top_k: int | None = Field(None, ge=1, description="classes: how many are answered")
+    function_to_apply: Literal["softmax", "sigmoid", "none"] | None = Field(
+        None, description="classes: none for logits, or what the adapter's problem has"
+    )
+    doc_stride: int | None = None
+    max_answer_len: int | None = None
+    max_question_len: int | None = None
+    max_seq_len: int | None = None
+    max_length: int | None = None
 
 
 class Question(Asked):
@@ -189,7 +242,10 @@ class EmbeddingsRequest(Asked):
     model_config = ConfigDict(json_schema_extra={"examples": [{"model": "spam", "input": "see you at lunch"}]})
     model: str | None = Field(None, description="an adapter, or the pretrained model's own name")
     input: Input
+    alone: ClassVar[Mapping[str, object]] = {"normalize": True, "add_special_tokens": True}
     encoding_format: Literal["float", "base64"] = "float"
+    normalize: bool | None = None
+    add_special_tokens: bool | None = None
     dimensions: int | None = Field(None, description="must be the model's width where it is given")
 
 

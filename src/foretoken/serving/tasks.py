@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
-from typing import Any, Generic, Literal, Protocol, TypeAlias, TypeVar
+from typing import Any, Generic, Protocol, TypeAlias, TypeVar
 
 import numpy as np
 import torch
@@ -18,13 +18,14 @@ from foretoken.data.documents import is_readable
 from foretoken.data.plain_table import PlainTable
 from foretoken.errors import DataError
 from foretoken.serving.adapters import CLASSIFIED, EMBEDDINGS, Adapter
+from foretoken.serving.compute import Kind
 from foretoken.serving.errors import WrongTaskError
 from foretoken.training.baseline.tfidf import texts_of
-from foretoken.training.tokens.encode import TokenRow
+from foretoken.training.tokens.encode import EncodeSettings, TokenRow
 from foretoken.training.tokens.texts import encode_texts
 
 T = TypeVar("T", covariant=True)
-Kind: TypeAlias = Literal["logits", "summaries", "states"]
+Read: TypeAlias = tuple[list[TokenRow], int, bool]
 
 
 @dataclass(frozen=True)
@@ -127,9 +128,11 @@ class Classify:
 
     Attributes:
         max_tokens: cut the document to fewer tokens than the adapter's length.
+        known: keeps the tokens of documents, which many adapters read alike, while it is asked of these; or None.
     """
 
     max_tokens: int | None = None
+    known: dict[tuple[int, EncodeSettings], Read] | None = field(default=None, compare=False)
     kind: Kind = "logits"
 
     def prepare(self, adapter: Adapter, document: Document) -> PreparedDocument[TextPrediction]:
@@ -138,7 +141,10 @@ class Classify:
         if adapter.problem.pairs != (document.pair is not None):
             expected = "pairs of texts" if adapter.problem.pairs else "single texts"
             raise WrongTaskError(f"{adapter.name!r} was trained on {expected}")
-        rows, tokens, truncated = read(adapter, document, self.max_tokens)
+        known, key = {} if self.known is None else self.known, (id(document), adapter.settings)
+        if key not in known:
+            known[key] = read(adapter, document, self.max_tokens)
+        rows, tokens, truncated = known[key]
         offset = _offset(adapter, document)
 
         def finish(results: list[Tensor]) -> TextPrediction:
@@ -183,7 +189,7 @@ class Embedding:
     truncated: bool
 
 
-def read(adapter: Adapter, document: Document, at_most: int | None) -> tuple[list[TokenRow], int, bool]:
+def read(adapter: Adapter, document: Document, at_most: int | None) -> Read:
     """Return the rows of a document, how many tokens they have, and whether it was truncated."""
     settings = adapter.settings
     limit = settings.max_length if at_most is None else min(at_most, settings.max_length)

@@ -9,8 +9,8 @@ Shapes: B batch, N tokens, T tokens of all documents, D model width.
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Sequence
-from typing import Any
+from collections.abc import Mapping, Sequence
+from typing import Any, TypeAlias
 
 import torch
 from torch import Tensor, nn
@@ -24,6 +24,22 @@ from foretoken.errors import BackboneError
 from foretoken.tuner.checks import ADAPTERS_NAME
 from foretoken.tuner.forward.dimensions import body_of, inner_of
 from foretoken.tuner.model_hooks import find_model_hooks
+
+Key: TypeAlias = bytes  # of a text's tokens
+KEY_BYTES = 16
+
+
+def keys_of(inputs: Mapping[str, Tensor], names: Sequence[str]) -> list[Key]:
+    """Return the keys of a padded batch's texts: digests of their tokens, and of what these inputs say of each."""
+    lengths, names = inputs["attention_mask"].sum(dim=1).tolist(), [name for name in names if name in inputs]
+    columns = [inputs[name].to("cpu", torch.int64).numpy() for name in ("input_ids", *names)]
+    keys = []
+    for row, length in enumerate(lengths):
+        digest = hashlib.blake2b(",".join(names).encode(), digest_size=KEY_BYTES)
+        for column in columns:
+            digest.update(column[row, :length].tobytes())
+        keys.append(digest.digest())
+    return keys
 
 
 def first_trained_layer(model: nn.Module) -> int:

@@ -38,6 +38,12 @@ class ServeCommand:
         "key for loading and removing adapters (default: $FORETOKEN_ADMIN_KEY, or nobody may)", None
     )
     memory: int = option("megabytes of adapters that stay loaded", 2000, at_least=1, at_most=10**7)
+    cache_states: int = option(
+        "megabytes of what frozen layers computed of recent documents, for adapters with `layers`",
+        0,
+        at_least=0,
+        at_most=10**7,
+    )
     adapter_dtype: Literal["float32", "float16", "bfloat16"] | None = option(
         "type in which adapters are kept; half of float32 takes half of the memory (default: the model's)", None
     )
@@ -102,6 +108,7 @@ def run(words: Sequence[str]) -> int:
         accept_changed=options.accept_changed,
         adapters=options.adapters,
         memory=options.memory * _MEGABYTE,
+        states=options.cache_states * _MEGABYTE,
         adapter_dtype=options.adapter_dtype,
         precision=options.precision,
         host=options.host,

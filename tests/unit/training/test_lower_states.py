@@ -18,10 +18,10 @@ from foretoken.options import flatten
 from foretoken.training.recipe.recipe import build_recipe
 from foretoken.training.run.train import train
 from foretoken.training.tokens import cache, states
-from foretoken.training.tokens.padding import PaddingCollator
-from foretoken.training.tokens.states import StateStore, keys_of
+from foretoken.training.tokens.padding import PER_TOKEN, PaddingCollator
+from foretoken.training.tokens.states import StateStore
 from foretoken.training.trainer.lower_states import LowerStates
-from foretoken.tuner.lower_layers import LowerLayers, can_leave_layers_out, first_trained_layer
+from foretoken.tuner.lower_layers import LowerLayers, can_leave_layers_out, first_trained_layer, keys_of
 
 from support import tiny
 from support.table import ROWS
@@ -352,11 +352,11 @@ def test_another_model_other_layers_or_type_are_other_states():
 def test_keys_are_of_the_tokens_and_what_is_given_with_them():
     collate = PaddingCollator(0)
     rows = [{"input_ids": [5, 6]}, {"input_ids": [5, 6, 7]}]
-    one, other = keys_of(collate(rows)), keys_of(collate(rows[:1]))
+    one, other = keys_of(collate(rows), PER_TOKEN), keys_of(collate(rows[:1]), PER_TOKEN)
     assert one[0] == other[0] != one[1]
-    typed = keys_of(collate([{"input_ids": [5, 6], "token_type_ids": [0, 0]}]))
+    typed = keys_of(collate([{"input_ids": [5, 6], "token_type_ids": [0, 0]}]), PER_TOKEN)
     assert typed != other
-    assert keys_of(collate([{"input_ids": [5, 6], "token_type_ids": [0, 1]}])) != typed
+    assert keys_of(collate([{"input_ids": [5, 6], "token_type_ids": [0, 1]}]), PER_TOKEN) != typed
 
 
 def test_the_least_recently_used_states_go_beyond_the_limit(folder, monkeypatch):

@@ -195,7 +195,8 @@ def _check_size(body: bytes | bytearray, settings: ServerSettings) -> None:
     Between two quotes that no backslash escapes is a string, and what is in it does not count.
     """
     plain = body.replace(b"\\\\", b"").replace(b'\\"', b"")
-    most, values = _TEXTS * settings.limits.documents + _MORE, settings.body_bytes // _BYTES
+    limits, values = settings.limits, settings.body_bytes // _BYTES
+    most = _TEXTS * limits.documents + limits.answers + _MORE  # names of adapters too
     has_few = plain.count(b'"') <= 2 * most
     outside = b"".join(plain.split(b'"')[::2]) if has_few else plain
     is_nested = outside.count(b"[") + outside.count(b"{") > most

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, generate_latest
 
-from foretoken.serving.engine import Engine, Observer
+from foretoken.serving.engine import Engine
+from foretoken.serving.requests import Observer
 
 MOST_LABELS = 100
 OTHER = "other"

@@ -5,7 +5,7 @@ from __future__ import annotations
 import base64
 import json
 from collections.abc import Sequence
-from typing import Annotated, Any
+from typing import Annotated, Any, TypeAlias
 
 import numpy as np
 from fastapi import APIRouter, Depends, Request, Response
@@ -13,17 +13,19 @@ from pydantic import BaseModel
 from starlette.concurrency import run_in_threadpool
 
 from foretoken.data.problems import MULTIPLE_CHOICE, QUESTION_ANSWERING, Answer
-from foretoken.errors import ConfigError
-from foretoken.inference.guarantee import Limit
+from foretoken.errors import ConfigError, ForetokenError, one_line
+from foretoken.inference.guarantee import Guarantee, Limit
 from foretoken.serving.adapters import Adapter
-from foretoken.serving.answers import Choices, Choose, Find, Tag, Told
-from foretoken.serving.errors import WrongTaskError
+from foretoken.serving.answers import Choices, Choose, Find, Tag, TagWords, Told
+from foretoken.serving.errors import WrongTaskError, tried
 from foretoken.serving.http.bodies import Asked
-from foretoken.serving.http.service import ERRORS, ServiceOf, needs_key
+from foretoken.serving.http.service import ERRORS, Service, ServiceOf, needs_key
 from foretoken.serving.schema import (
+    AdapterAnswer,
     ChoiceQuestion,
     Classified,
     ClassifyAnswer,
+    ClassifyEachAnswer,
     ClassifyRequest,
     EmbeddingItem,
     EmbeddingsAnswer,
@@ -64,29 +66,73 @@ AskedPipeline = Annotated[PipelineRequest, _reads(PipelineRequest)]
 AskedVectors = Annotated[EmbeddingsRequest, _reads(EmbeddingsRequest)]
 
 
-@router.post("/classify", response_model=ClassifyAnswer, openapi_extra=_body(ClassifyRequest))
-@router.post("/v1/classify", response_model=ClassifyAnswer, include_in_schema=False)
-async def classify(asked: AskedClasses, http: Request, service: ServiceOf) -> ClassifyAnswer:
-    """Predict a class, or a number, for each text (vLLM's request and answer)."""
-    adapter = service.adapter(asked.model)
-    threshold = _threshold(adapter, asked.min_confidence, asked.coverage)
-    limit = _limit(asked, service.settings.limit)
-    guarantee = None if limit is None else await run_in_threadpool(adapter.guarantee, limit)
+@router.post("/classify", response_model=ClassifyAnswer | ClassifyEachAnswer, openapi_extra=_body(ClassifyRequest))
+@router.post("/v1/classify", response_model=ClassifyAnswer | ClassifyEachAnswer, include_in_schema=False)
+async def classify(asked: AskedClasses, http: Request, service: ServiceOf) -> ClassifyAnswer | ClassifyEachAnswer:
+    """Predict a class, or a number, for each text (vLLM's request and answer); several adapters are asked at once."""
     most = asked.truncate_prompt_tokens
-    task = Classify(max_tokens=None if most == -1 else most)
+    task = Classify(max_tokens=None if most == -1 else most, known={})
     documents = _documents(asked.input, asked.text_pair)
+    if isinstance(asked.model, list):
+        return await _classify_each(asked, asked.model, documents, task, http, service)
+    adapter = service.adapter(asked.model)
+    rules = await run_in_threadpool(_rules, adapter, asked, service.settings.limit)
     if asked.explain and task.max_tokens is not None:
         raise ConfigError("explain: a text is explained as it is read in training; leave out truncate_prompt_tokens")
     found = await service.ask(http, adapter, documents, task)
+    data: list[Any] = _answered(adapter, rules, found, asked)
+    if asked.explain:
+        data = [Explained(**vars(data[0]), **await service.explain(adapter, documents, found))]
+    return ClassifyAnswer(model=adapter.name, labels=list(adapter.labels), data=data, usage=_usage(found))
+
+
+async def _classify_each(
+    asked: ClassifyRequest, names: list[str], documents: list[Document], task: Classify, http: Request, service: Service
+) -> ClassifyEachAnswer:
+    """Ask several adapters, each by its own rules; one that cannot answer takes no other down."""
+    if asked.explain:
+        raise ConfigError("explain: the answer of one adapter is explained at a time; name one as `model`")
+
+    def ready(name: str) -> tuple[Adapter, Rules]:
+        adapter = service.adapter(name)
+        return adapter, _rules(adapter, asked, service.settings.limit)
+
+    service.settings.limits.check(documents, len(names))
+    each = await run_in_threadpool(lambda: [tried(ready, name) for name in names])
+    able = [one[0] for one in each if not isinstance(one, ForetokenError)]
+    told = iter(await service.ask_each(http, [one.name for one in able], documents, task) if able else [])
+    entries, tokens = [], 0
+    for name, one in zip(names, each, strict=True):
+        found = one if isinstance(one, ForetokenError) else next(told)
+        if isinstance(one, ForetokenError) or isinstance(found, BaseException):
+            entries.append(AdapterAnswer(model=name, error=one_line(str(found))))
+            continue
+        adapter, rules = one
+        tokens += _usage(found).total_tokens
+        data = _answered(adapter, rules, found, asked)
+        entries.append(AdapterAnswer(model=name, labels=list(adapter.labels), data=data))
+    return ClassifyEachAnswer(models=entries, usage=Usage(prompt_tokens=tokens, total_tokens=tokens))
+
+
+Rules: TypeAlias = tuple[float, Guarantee | None]  # the least confidence of an answer, and what is guaranteed
+
+
+def _rules(adapter: Adapter, asked: ClassifyRequest, default: Limit | None) -> Rules:
+    limit = _limit(asked, default)
+    threshold = _threshold(adapter, asked.min_confidence, asked.coverage)
+    return threshold, None if limit is None else adapter.guarantee(limit)
+
+
+def _answered(
+    adapter: Adapter, rules: Rules, found: Sequence[TextPrediction], asked: ClassifyRequest
+) -> list[Measured | Classified]:
+    threshold, guarantee = rules
     raw = asked.use_activation is False
     more = [{}] * len(found) if guarantee is None else guarantee.additions(_outputs(found))
     data = [_classified(number, item, threshold, more[number], raw=raw) for number, item in enumerate(found)]
     for row, item in zip(data, found, strict=True):
         row.labels = item.names if adapter.problem.facts.answer is Answer.LABELS else None
-    labels = list(adapter.labels)
-    if asked.explain:
-        data = [Explained(**vars(data[0]), **await service.explain(adapter, documents, found))]
-    return ClassifyAnswer(model=adapter.name, labels=labels, data=data, usage=_usage(found))
+    return data
 
 
 @router.post("/models/{adapter}", response_model=None, openapi_extra=_body(PipelineRequest))
@@ -106,12 +152,21 @@ async def pipeline(adapter: str, asked: AskedPipeline, http: Request, answer: Re
     if not all(isinstance(item, str) for item in given):
         raise WrongTaskError(f"{chosen.name!r} reads texts, and not questions: it does {chosen.task}")
     if chosen.problem.facts.answer is Answer.TAGS:
-        tag = Tag(options.aggregation_strategy, options.stride, tuple(options.ignore_labels))
+        ignored, strategy = tuple(options.ignore_labels), options.aggregation_strategy
+        if strategy is None and options.stride is not None:
+            raise ConfigError("stride: it is of an aggregation_strategy; name one, e.g. first, or leave out both")
+        tag = TagWords(ignored) if strategy is None else Tag(strategy, options.stride, ignored)
         entities = await service.ask(http, chosen, documents, tag)
         return entities if isinstance(asked.inputs, list) else entities[0]
+    raw, own = (
+        options.function_to_apply == "none",
+        "sigmoid" if chosen.problem.facts.answer is Answer.LABELS else "softmax",
+    )
+    if not raw and options.function_to_apply not in (None, own if chosen.problem.has_probabilities else None):
+        raise ConfigError(f"function_to_apply: {chosen.name!r} does {chosen.task}; leave it out, or give none")
     found = await service.ask(http, chosen, documents, Classify())
     _say_truncated(answer, found)
-    return [_scores(item)[: options.top_k] for item in found]
+    return [_scores(item, raw=raw)[: options.top_k] for item in found]
 
 
 @router.post("/v1/embeddings", response_model=EmbeddingsAnswer, openapi_extra=_body(EmbeddingsRequest))
@@ -196,9 +251,9 @@ def _classified(number: int, item: TextPrediction, threshold: float, more: dict[
     )
 
 
-def _scores(item: TextPrediction) -> list[Score]:
+def _scores(item: TextPrediction, *, raw: bool) -> list[Score]:
     """Return all labels, those that are answered first: a client takes the first one for the answer."""
-    values = item.logits if item.probabilities is None else item.probabilities
+    values = item.logits if raw or item.probabilities is None else item.probabilities
     labels = item.labels or ("LABEL_0",)
     order = sorted(range(len(values)), key=lambda number: (number not in item.answered, -values[number]))
     return [Score(score=float(values[number]), label=labels[number]) for number in order]

@@ -74,7 +74,7 @@ def start_engine(settings: ServerSettings, source: str, metrics: Metrics) -> Eng
     base = SharedBase(source, settings.precision)
     if settings.explain is not None and base.precision != FP32:
         raise ConfigError(f"--explain needs float32, got --precision {settings.precision}; leave out one of them")
-    store = Store(base, MixedBank(base, settings.adapter_dtype), memory=settings.memory)
+    store = Store(base, MixedBank(base, settings.adapter_dtype, states=settings.states), memory=settings.memory)
     for name, folder in settings.sources.items():
         store.add(name, folder, accept_changed=settings.accept_changed)
     for folder in [] if settings.adapters is None else sorted(settings.adapters.iterdir()):

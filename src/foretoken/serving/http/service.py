@@ -15,8 +15,8 @@ from fastapi import Depends, HTTPException, Request
 from fastapi.security import HTTPAuthorizationCredentials, HTTPBearer
 from starlette.concurrency import run_in_threadpool
 
-from foretoken.errors import ConfigError
-from foretoken.serving import engine as engines
+from foretoken.errors import ConfigError, ForetokenError
+from foretoken.serving import requests as engines
 from foretoken.serving.adapters import Adapter
 from foretoken.serving.engine import Engine
 from foretoken.serving.errors import BusyError, NotReadyError
@@ -94,11 +94,22 @@ class Service:
         self, http: Request, adapter: Adapter, documents: Sequence[Document], task: ServingTask[T]
     ) -> list[T]:
         """Have documents answered; the request is given up when its client leaves."""
-        http.scope["state"].setdefault("log", {}).update(adapter=adapter.name, documents=len(documents))
-        request = engines.Request(adapter.name, documents, task)
-        is_large = sum(item.characters for item in documents) > _LARGE
+        (found,) = await self.ask_each(http, [adapter.name], documents, task)
+        if isinstance(found, BaseException):
+            raise found
+        return found
+
+    async def ask_each(
+        self, http: Request, names: Sequence[str], documents: Sequence[Document], task: ServingTask[T]
+    ) -> list[list[T] | BaseException]:
+        """Have documents answered by several adapters, at once; an error in place of the answers of one that fails."""
+        who = names[0] if len(names) == 1 else f"{len(names)} adapters"
+        http.scope["state"].setdefault("log", {}).update(adapter=who, documents=len(documents))
+        is_large = len(names) * sum(item.characters for item in documents) > _LARGE
         submit = self._after_others if is_large else run_in_threadpool
-        answers = asyncio.wrap_future(await submit(self.running.submit, request))
+        found = await submit(self.running.submit_all, [engines.Request(name, documents, task) for name in names])
+        futures = [_failed(one) if isinstance(one, ForetokenError) else asyncio.wrap_future(one) for one in found]
+        answers = asyncio.gather(*futures, return_exceptions=True)
         gone = asyncio.ensure_future(_disconnected(http))
         either: set[asyncio.Future[Any]] = {answers, gone}
         try:
@@ -108,7 +119,8 @@ class Service:
             return answers.result()
         finally:
             gone.cancel()
-            answers.cancel()  # and with it the engine's future, unless it is done
+            for one in futures:
+                one.cancel()  # and with it the engine's future, unless it is done
 
     async def explain(self, adapter: Adapter, documents: Sequence[Document], found: Sequence[TextPrediction]) -> Any:
         """Return what the answer to one document rests on.
@@ -138,6 +150,12 @@ class Service:
     async def call(self, function: Callable[[], T]) -> T:
         """Run something on the engine's thread."""
         return await asyncio.wrap_future(self.running.call(function))
+
+
+def _failed(error: ForetokenError) -> asyncio.Future[Any]:
+    future = asyncio.get_running_loop().create_future()
+    future.set_exception(error)
+    return future
 
 
 async def _disconnected(http: Request) -> None:

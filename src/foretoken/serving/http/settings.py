@@ -6,8 +6,8 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from foretoken.inference.guarantee import Limit
-from foretoken.serving.engine import Limits
 from foretoken.serving.folders import MOST_BYTES
+from foretoken.serving.requests import Limits
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -35,6 +35,7 @@ class ServerSettings:
         connections: at a time; one more takes the place of one whose client keeps the server waiting.
         drain_seconds: that requests have to be answered in when the server is told to stop.
         limit: what is guaranteed of answers where a request does not say.
+        states: bytes of what the frozen layers computed of recent documents; it stays for later requests.
         explain: tokens of a document whose answer is explained, at most; None: none is.
         uploads: whether adapters may be loaded and removed over HTTP at all.
     """
@@ -59,5 +60,6 @@ class ServerSettings:
     connections: int = 1000
     drain_seconds: int = 60
     limit: Limit | None = None
+    states: int = 0
     explain: int | None = None
     uploads: bool = True

@@ -20,10 +20,11 @@ from foretoken.inference.shared_base import SharedBase
 from foretoken.lengthening import short_name
 from foretoken.memory import keep_few_primitives
 from foretoken.serving.compute import MixedBank
-from foretoken.serving.engine import Engine, Limits, Request
+from foretoken.serving.engine import Engine
 from foretoken.serving.errors import BusyError, ComputeError, NotReadyError
 from foretoken.serving.folders import check_name
 from foretoken.serving.ray.blocks import RowBlock, read_block
+from foretoken.serving.requests import Limits, Request
 from foretoken.serving.store import Store
 from foretoken.serving.tasks import Classify, Document, TextPrediction
 from foretoken.training.saved_folder import adapter_folder

@@ -13,12 +13,12 @@ import hashlib
 import json
 import shutil
 import zlib
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
 from importlib.metadata import version
 from pathlib import Path
-from typing import Any, BinaryIO, TypeAlias
+from typing import Any, BinaryIO
 
 import numpy as np
 import torch
@@ -36,14 +36,12 @@ from foretoken.training.tokens.cache import (
     size_limit,
     write_entry,
 )
-from foretoken.training.tokens.padding import PER_TOKEN
+from foretoken.tuner.lower_layers import KEY_BYTES, Key
 
 KIND = "states"
 STATES, INDEX = "states.bin", "index.npy"
 FORMAT = 1
-Key: TypeAlias = bytes  # of a text's tokens
-_KEY_BYTES = 16
-_RECORD = np.dtype([("key", f"V{_KEY_BYTES}"), ("start", "<i8"), ("stop", "<i8"), ("checksum", "<u4")])
+_RECORD = np.dtype([("key", f"V{KEY_BYTES}"), ("start", "<i8"), ("stop", "<i8"), ("checksum", "<u4")])
 _CODE = ("attention", "backbones", "tuner")
 
 
@@ -52,20 +50,6 @@ def store_key(ingredients: JsonObject) -> str:
     libraries = {name: version(name) for name in ("torch", "transformers")}
     made_by = {"format": FORMAT, "code": code_digest(_CODE), **libraries, **ingredients}
     return hashlib.sha256(json.dumps(made_by, sort_keys=True, default=str).encode()).hexdigest()
-
-
-def keys_of(inputs: Mapping[str, Tensor]) -> list[Key]:
-    """Return the keys of a padded batch's texts: digests of all that is given for each token."""
-    lengths = inputs["attention_mask"].sum(dim=1).tolist()
-    columns = [inputs[name].to("cpu", torch.int64).numpy() for name in ("input_ids", *PER_TOKEN) if name in inputs]
-    names = ",".join(name for name in PER_TOKEN if name in inputs).encode()
-    keys = []
-    for row, length in enumerate(lengths):
-        digest = hashlib.blake2b(names, digest_size=_KEY_BYTES)
-        for column in columns:
-            digest.update(column[row, :length].tobytes())
-        keys.append(digest.digest())
-    return keys
 
 
 @dataclass(frozen=True)

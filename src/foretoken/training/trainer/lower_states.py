@@ -15,9 +15,9 @@ from foretoken.errors import ConfigError
 from foretoken.training.problems.base import Collator, Inputs
 from foretoken.training.tokens.batches import by_length
 from foretoken.training.tokens.padding import PER_TOKEN
-from foretoken.training.tokens.states import Key, StateStore, keys_of, store_key
+from foretoken.training.tokens.states import StateStore, store_key
 from foretoken.training.trainer.progress import progress_bar
-from foretoken.tuner.lower_layers import LowerLayers
+from foretoken.tuner.lower_layers import Key, LowerLayers, keys_of
 
 if TYPE_CHECKING:
     from datasets import Dataset
@@ -117,7 +117,7 @@ class LowerStates:
             order = by_length(table["length"])
             for start in range(0, len(order), self.batch_size):
                 inputs = self.collator([table[row] for row in order[start : start + self.batch_size]])
-                keys = keys_of(inputs)
+                keys = keys_of(inputs, PER_TOKEN)
                 fresh = [row for row, key in enumerate(keys) if key not in seen and keys.index(key) == row]
                 new = [row for row in fresh if self.store.get(keys[row]) is None]
                 seen.update(keys)
@@ -165,13 +165,13 @@ class LowerStates:
                     states = self.layers.states({name: value.to(device) for name, value in inputs.items()}).cpu()
                 model.train(training)
                 lengths = inputs["attention_mask"].sum(dim=1).tolist()
-                for key, row, length in zip(keys_of(inputs), states, lengths, strict=True):
+                for key, row, length in zip(keys_of(inputs, PER_TOKEN), states, lengths, strict=True):
                     yield key, row[:length]
                 bar.advance(task)
 
     def states_of(self, inputs: Inputs) -> Tensor | None:
         """Return the states (S, N, D) of a padded batch; None if some are not there."""
-        return self.store.padded(keys_of(inputs), inputs["input_ids"].shape[1])
+        return self.store.padded(keys_of(inputs, PER_TOKEN), inputs["input_ids"].shape[1])
 
     def leave_out(self) -> LowerStates:
         """Take the states from now on in every pass, and its recomputation, of texts that have them."""

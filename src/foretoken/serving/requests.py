@@ -1,0 +1,98 @@
+"""What the engine is asked, within which limits, and who hears of it."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Generic, TypeVar
+
+from foretoken.errors import DataError
+from foretoken.serving.adapters import Adapter
+from foretoken.serving.errors import TooLongError
+from foretoken.serving.tasks import Document, PreparedDocument, ServingTask
+
+T = TypeVar("T")
+
+
+@dataclass(frozen=True)
+class Limits:
+    """What the engine takes.
+
+    Attributes:
+        tokens_per_batch: of one forward pass, at most.
+        rows_waiting: in the queue; a request that is alone may have more.
+        documents: of one request.
+        answers: of one request: its documents times its adapters.
+        characters: of one document.
+        seconds_waiting: in the queue, where a request names no shorter time.
+        seconds_expected: until an answer, by the speed of the last full batches; a request that would take longer is
+            refused at once.
+    """
+
+    tokens_per_batch: int = 8192
+    rows_waiting: int = 2048
+    documents: int = 256
+    answers: int = 10_000
+    characters: int = 2_000_000
+    seconds_waiting: float = 30.0
+    seconds_expected: float = 2.0
+
+    def check(self, documents: Sequence[Document], adapters: int = 1) -> None:
+        """Raise TooLongError for more than is taken at once."""
+        if not documents:
+            raise TooLongError("the request has no documents; expected one or more")
+        got, most = sum(document.sequences for document in documents), self.documents
+        if got > most:
+            raise TooLongError(f"the request has {got:,} documents; at most {most:,} are taken at once, split it")
+        if got * adapters > max(most, self.answers):
+            raise TooLongError(
+                f"the request has {got:,} documents for {adapters:,} adapters; at most {self.answers:,} answers are "
+                "given at once, split it"
+            )
+        for number, document in enumerate(documents):
+            size, most = document.characters, self.characters
+            if size > most:
+                raise TooLongError(f"document {number} has {size:,} characters; at most {most:,} are taken")
+
+
+class Observer:
+    """Hears what happens, and does nothing with it."""
+
+    def accepted(self, adapter: str, documents: int) -> None:
+        """Hear that documents have been put into the queue."""
+
+    def rejected(self, reason: str) -> None:
+        """Hear that a request has been refused, or has waited too long."""
+
+    def waited(self, seconds: float) -> None:
+        """Hear that a request has left the queue to be computed."""
+
+    def batch(self, *, rows: int, tokens: int, seconds: float) -> None:
+        """Hear that a batch has been computed."""
+
+
+@dataclass(frozen=True)
+class Request(Generic[T]):
+    """Documents for one adapter; its answers come together, in their order.
+
+    Attributes:
+        adapter: its name.
+        documents: what it reads.
+        task: what is asked.
+        timeout: seconds that the request may wait in the queue; None for the engine's limits.
+    """
+
+    adapter: str
+    documents: Sequence[Document]
+    task: ServingTask[T]
+    timeout: float | None = None
+
+    def prepared(self, adapter: Adapter) -> list[PreparedDocument[T]]:
+        """Return the rows of all documents; of several, an error says which."""
+        found = []
+        for number, document in enumerate(self.documents):
+            try:
+                found.append(self.task.prepare(adapter, document))
+            except DataError as error:
+                raise (DataError(f"document {number}: {error}") if len(self.documents) > 1 else error) from None
+        return found

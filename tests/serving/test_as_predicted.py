@@ -1,0 +1,119 @@
+"""What `foretoken predict` says, the server says: one table of requests, and what would change an answer is refused."""
+
+import httpx
+import numpy as np
+import pytest
+
+from foretoken.data.plain_table import PlainTable
+from foretoken.inference.predictor import load_for_inference, predict_rows
+
+from support.served import make_store, serving
+from support.served_questions import ASKED, CHOSEN, save
+
+TEXTS = ["lunch word1 word2", "prize " * 70, "word7 winner-word3, x"]
+PAIRS = ["prize word2", "lunch", "word1"]
+LISTS = [["word1", "word2 word3"], ["lunch", "prize", "winner"], ["meeting", "x"]]
+CLASSES = ("spam", "topic", "topics", "rare", "stars", "house")  # scaled, chunks, thresholds, weights, numbers
+QUESTIONS = ("asked", "chosen")
+
+
+@pytest.fixture(scope="module")
+def questions(tmp_path_factory):
+    """A server with adapters that answer and choose, and their folders."""
+    adapters = {
+        "asked": ("prefix-propagation", "QUESTION_ANS", {}, ASKED),
+        "chosen": ("prefix-tuning", "SEQ_CLS", {"num_labels": 1}, CHOSEN),
+    }
+    model, folders = save(tmp_path_factory.mktemp("questions"), "bert", adapters)
+    with serving(make_store(model, folders)) as (address, _), httpx.Client(base_url=address, timeout=60) as client:
+        yield client, folders
+
+
+def predicted(folder, **columns):
+    predictor = load_for_inference(folder)
+    rows = PlainTable({"id": ["1", "2", "3"]} | columns)
+    outputs, truncation, _ = predict_rows(predictor, rows)
+    return outputs, predictor.problem.to_json(outputs, rows), truncation
+
+
+def ok(answer):
+    assert answer.status_code == 200, answer.text
+    return answer.json()
+
+
+@pytest.mark.parametrize("name", [*CLASSES, "relevance"])
+def test_classes_and_numbers(server, adapters, name):
+    pairs = {"text_pair": PAIRS} if name == "relevance" else {}
+    outputs, told, truncation = predicted(adapters[1][name], text=TEXTS, **pairs)
+    rows = ok(server.post("/classify", json={"model": name, "input": TEXTS} | pairs))["data"]
+    np.testing.assert_allclose([row["probs"] for row in rows], np.array(outputs).reshape(3, -1), rtol=1e-5, atol=1e-5)
+    assert sum(row["truncated"] for row in rows) == truncation.truncated == (0 if name == "topic" else 1)
+    for row, one in zip(rows, told, strict=True):
+        for key in {"label", "labels", "value", "values", "std"} & one.keys():
+            assert row[key] == (pytest.approx(one[key], rel=1e-4, abs=1e-5) if key in ("value", "values") else one[key])
+    if not pairs:
+        scores = ok(server.post(f"/models/{name}", json={"inputs": TEXTS}))
+        assert [max(one["score"] for one in row) for row in scores] == pytest.approx(
+            np.array(outputs).reshape(3, -1).max(axis=1).tolist(), rel=1e-5, abs=1e-5
+        )
+
+
+def test_tags_are_those_of_the_first_token_of_a_word(server, adapters):
+    """Also of a text in several windows; named strategies are transformers' (see test_routes.py)."""
+    outputs, told, _ = predicted(adapters[1]["names"], text=TEXTS)
+    assert any(tags for tags in outputs)
+    found = ok(server.post("/models/names", json={"inputs": TEXTS}))
+    assert sum(map(len, found)) > 3
+    for entities, one, text in zip(found, told, TEXTS, strict=True):
+        assert [(e["entity_group"], e["start"], e["end"], e["word"]) for e in entities] == [
+            (e["type"], e["start_char"], e["end_char"], e["text"]) for e in one["entities"]
+        ]
+        assert all(text[e["start"] : e["end"]] == e["word"] and 0.2 < e["score"] <= 1 for e in entities)
+
+
+def test_answers_and_choices(questions):
+    client, folders = questions
+    cases = {
+        "asked": {"question": PAIRS, "context": TEXTS},
+        "chosen": {"text": TEXTS, "choices": LISTS},
+    }
+    for name, columns in cases.items():
+        given = [dict(zip(columns, values, strict=True)) for values in zip(*columns.values(), strict=True)]
+        found = ok(client.post(f"/models/{name}", json={"inputs": given}))
+        for one, wanted in zip(found, predicted(folders[name], **columns)[1], strict=True):
+            assert one == {
+                key: pytest.approx(value, abs=1e-4) if isinstance(value, float | list) else value
+                for key, value in wanted.items()
+            }
+
+
+def test_logits_in_the_place_of_probabilities_by_all_their_names(server):
+    whole = {"model": "spam", "input": TEXTS[0]}
+    logits = ok(server.post("/classify", json=whole | {"use_activation": False}))["data"][0]["probs"]
+    for name in ("activation", "softmax"):
+        assert ok(server.post("/classify", json=whole | {name: False}))["data"][0]["probs"] == logits
+    body = {"inputs": TEXTS[0], "parameters": {"function_to_apply": "none"}}
+    assert [one["score"] for one in ok(server.post("/models/spam", json=body))[0]] == sorted(logits, reverse=True)
+    assert sum(logits) != pytest.approx(1, abs=1e-3)
+
+
+@pytest.mark.parametrize(
+    ("route", "body", "said"),
+    [
+        ("/classify", {"model": "spam", "input": "x", "add_special_tokens": False}, "add_special_tokens: True is all"),
+        ("/classify", {"model": "spam", "input": "x", "truncation_side": "left"}, "truncation_side: right is all"),
+        ("/v1/embeddings", {"model": "spam", "input": "x", "normalize": False}, "normalize: True is all"),
+        ("/models/spam", {"inputs": "x", "parameters": {"function_to_apply": "sigmoid"}}, "or give none"),
+        (
+            "/models/stars",
+            {"inputs": "x", "parameters": {"function_to_apply": "softmax"}},
+            "or give none",
+        ),
+        ("/models/names", {"inputs": "x", "parameters": {"stride": 2}}, "name one, e.g. first"),
+        ("/models/names", {"inputs": "x", "parameters": {"max_length": 9}}, "max_length: nothing is all"),
+    ],
+)
+def test_what_would_change_an_answer_is_refused(server, route, body, said):
+    answer = server.post(route, json=body)
+    assert answer.status_code == 422
+    assert said in answer.json()["error"]["message"]
