@@ -144,14 +144,16 @@ def verbs() -> Iterator[str]:
 
 
 def problems() -> Iterator[str]:
-    """Return the kinds of problems, what is predicted, and the metric that chooses."""
+    """Return the kinds of problems: what a row is, what is predicted for it, and the metric that chooses."""
     from foretoken.data.options import DataOptions
     from foretoken.data.problems import PROBLEMS
     from foretoken.training.problems.metrics import default_metric
 
     metrics = {name: default_metric(DataOptions(path="mail.csv", problem=name)) for name in PROBLEMS}
-    rows = ((f"`{name}`", facts.about, f"`{metrics[name]}`") for name, facts in PROBLEMS.items())
-    return table(("`data.problem`", "what is predicted", "`training.metric`"), rows)
+    rows = (
+        (f"`{name}`", facts.rows.value, facts.answer.value, f"`{metrics[name]}`") for name, facts in PROBLEMS.items()
+    )
+    return table(("`data.problem`", "a row of data", "what is predicted", "`training.metric`"), rows)
 
 
 def extras() -> Iterator[str]:
