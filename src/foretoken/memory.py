@@ -15,9 +15,9 @@ _PROC = Path("/proc/self")
 def keep_few_primitives() -> None:
     """Let oneDNN keep the kernels of the last 128 shapes, and not of 1,024, unless somebody has said how many.
 
-    PyTorch's linear maps on the processor are its kernels, one for each number of rows. Batches of a server hardly ever
-    have the same number twice, so what is kept is not used again, and grows for hours. It has to be called before the
-    first of them is made.
+    PyTorch's linear maps on the processor are its kernels, one for each number of rows. Packed batches hardly ever have
+    the same number twice, so what is kept is not used again, and grows: to gigabytes in an hour of training. It has to
+    be called before the first of them is made.
     """
     if not any(name in os.environ for name in _PRIMITIVES):
         os.environ[_PRIMITIVES[0]] = "128"

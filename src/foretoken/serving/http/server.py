@@ -22,7 +22,6 @@ from foretoken.inference.base_model import base_model_of
 from foretoken.inference.shared_base import SharedBase
 from foretoken.lengthening import short_name
 from foretoken.machine.precision import FP32
-from foretoken.memory import keep_few_primitives
 from foretoken.serving.adapters import CLASSIFIED
 from foretoken.serving.compute import MixedBank
 from foretoken.serving.engine import Engine
@@ -70,7 +69,6 @@ def start_engine(settings: ServerSettings, source: str, metrics: Metrics) -> Eng
         BackboneError: the pretrained model cannot be loaded.
         ConfigError, DataError: one cannot keep the limit.
     """
-    keep_few_primitives()
     base = SharedBase(source, settings.precision)
     if settings.explain is not None and base.precision != FP32:
         raise ConfigError(f"--explain needs float32, got --precision {settings.precision}; leave out one of them")

@@ -1,7 +1,7 @@
 """Hidden states of texts on disk, found by the texts' tokens: what frozen layers compute is computed once.
 
-An entry of the cache holds the states of some texts, one after the other in ``states.bin``, which is mapped into
-memory, and in ``index.npy`` where each text's begin, with a checksum. Entries of one key belong together: a run adds an
+An entry of the cache holds the states of some texts, one after the other in ``states.bin``, which stays open, and in
+``index.npy`` where each text's begin, with a checksum. Entries of one key belong together: a run adds an
 entry of the texts that no other has yet, so that data sets, splits and folds share what they have in common.
 
 Shapes: S texts, N tokens of the longest, D model width.
@@ -17,8 +17,9 @@ from collections.abc import Iterable, Iterator
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
 from importlib.metadata import version
+from io import FileIO
 from pathlib import Path
-from typing import Any, BinaryIO
+from typing import BinaryIO
 
 import numpy as np
 import torch
@@ -57,7 +58,7 @@ class StatePlace:
     """Where the states of one text are, and in which entry."""
 
     entry: Path
-    states: np.memmap[Any, Any]
+    states: FileIO
     start: int
     stop: int
     checksum: int
@@ -133,7 +134,7 @@ class StateStore:
         count = int(records["stop"].max(initial=0))
         if (path / STATES).stat().st_size != count * self.bytes_per_token:
             raise ValueError(f"{STATES} is not as long as it was written")
-        states = np.memmap(path / STATES, dtype=self.dtype, mode="r", shape=(count, self.width))
+        states = (path / STATES).open("rb", buffering=0)  # mapped, all that was read would count as held
         for record in records:
             place = StatePlace(path, states, int(record["start"]), int(record["stop"]), int(record["checksum"]))
             self.places[record["key"].tobytes()] = place
@@ -188,9 +189,10 @@ class StateStore:
         place = self.places.get(key)
         if place is None:
             return None
-        states = place.states[place.start : place.stop]
-        if zlib.crc32(states.tobytes()) == place.checksum:
-            return states
+        place.states.seek(place.start * self.bytes_per_token)
+        raw = place.states.read((place.stop - place.start) * self.bytes_per_token)
+        if zlib.crc32(raw) == place.checksum:
+            return np.frombuffer(raw, dtype=self.dtype).reshape(-1, self.width)
         self._drop(place.entry, ValueError("the states of a text are not what was written"))
         return None
 
@@ -205,7 +207,7 @@ class StateStore:
         for row, states in enumerate(found):
             if states is None:
                 return None
-            batch[row, : len(states)] = torch.from_numpy(np.array(states))
+            batch.numpy()[row, : len(states)] = states
         return batch
 
 
