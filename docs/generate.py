@@ -385,31 +385,16 @@ def data_tasks() -> Iterator[str]:
     """Return the built-in tasks."""
     from foretoken.data.tasks.table import TASKS as DATA_TASKS
 
-    return table(
+    tasks = DATA_TASKS.values()
+    yield from table(
+        ("task", "what it is", "problem", "labels", "train / validation / test", "metric"),
         (
-            "task",
-            "what it is",
-            "problem",
-            "labels",
-            "train / validation / test",
-            "metric",
-            "source",
-            "licence",
-        ),
-        (
-            (
-                f"`{task.name}`",
-                task.summary,
-                task.problem,
-                str(len(task.labels) or ""),
-                task.sizes,
-                task.metric,
-                task.source,
-                task.licence,
-            )
-            for task in DATA_TASKS.values()
+            (f"`{task.name}`", task.summary, task.problem, str(len(task.labels) or ""), task.sizes, task.metric)
+            for task in tasks
         ),
     )
+    yield from ("", "## Sources and licences", "")
+    yield from table(("task", "source", "licence"), ((f"`{task.name}`", task.source, task.licence) for task in tasks))
 
 
 def patched() -> Iterator[str]:
