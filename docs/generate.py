@@ -47,11 +47,33 @@ def part(name: str) -> str:
     return "\n".join(PARTS[kind](*arguments))
 
 
+SAID = ("meaning", "takes", "default")  # of a key
+
+
 def recipe_keys() -> Iterator[str]:
-    """Return every key of a recipe: type, default, help."""
+    """Return every key of a recipe, a table for each group of keys."""
     from foretoken.training.recipe.recipe import Recipe
 
-    return table(("key", "type", "range", "default", "meaning"), _keys(Recipe))
+    columns = ("key", *SAID)
+    yield from table(columns, _keys(Recipe))
+    for name, group in _groups(Recipe):
+        yield from ("", f"## {name}", "")
+        yield from table(columns, _keys(group, f"{name}."))
+
+
+def _inner(wanted: Any) -> type[Any] | None:
+    """Return the group of keys that a field holds."""
+    return next((member for member in (wanted, *get_args(wanted)) if is_dataclass(member)), None)  # type: ignore[return-value]
+
+
+def _groups(options: type[Any], prefix: str = "") -> Iterator[tuple[str, type[Any]]]:
+    from foretoken.options import shown_fields
+
+    hints = get_type_hints(options)
+    for item in shown_fields(options):
+        if group := _inner(hints[item.name]):
+            yield prefix + item.name, group
+            yield from _groups(group, f"{prefix}{item.name}.")
 
 
 def _keys(options: type[Any], prefix: str = "") -> Iterator[tuple[str, ...]]:
@@ -59,13 +81,11 @@ def _keys(options: type[Any], prefix: str = "") -> Iterator[tuple[str, ...]]:
 
     hints = get_type_hints(options)
     for item in shown_fields(options):
-        wanted, key = hints[item.name], prefix + item.name
-        inner = [member for member in (wanted, *get_args(wanted)) if is_dataclass(member)]
-        if inner:
-            yield f"**`{key}`**", "a group of keys", "", _group_default(item), item.metadata["help"]
-            yield from _keys(inner[0], f"{key}.")  # type: ignore[arg-type]
+        wanted, key, says = hints[item.name], prefix + item.name, item.metadata["help"]
+        if _inner(wanted):
+            yield f"**`{key}`**", says, f"[keys](#{key.replace('.', '')})", _group_default(item)
         else:
-            yield f"`{key}`", describe(wanted), _range(item), shown_default(item), item.metadata["help"]
+            yield f"`{key}`", says, " ".join((describe(wanted), _range(item))).strip(), shown_default(item)
 
 
 def _range(item: Field[Any]) -> str:
@@ -77,7 +97,7 @@ def _range(item: Field[Any]) -> str:
 def _group_default(item: Field[Any]) -> str:
     if item.default is None:
         return "left out"
-    return "required" if item.default_factory is MISSING else "the defaults below"
+    return shown_default(item) if item.default_factory is MISSING else "the defaults below"
 
 
 def shown_default(item: Field[Any]) -> str:
@@ -183,7 +203,7 @@ def baseline() -> Iterator[str]:
     """Return the options of the baseline."""
     from foretoken.training.baseline.options import TfidfOptions
 
-    return table(("option", "type", "range", "default", "meaning"), _keys(TfidfOptions))
+    return table(("option", *SAID), _keys(TfidfOptions))
 
 
 def options(name: str) -> Iterator[str]:
@@ -365,31 +385,16 @@ def data_tasks() -> Iterator[str]:
     """Return the built-in tasks."""
     from foretoken.data.tasks.table import TASKS as DATA_TASKS
 
-    return table(
+    tasks = DATA_TASKS.values()
+    yield from table(
+        ("task", "what it is", "problem", "labels", "train / validation / test", "metric"),
         (
-            "task",
-            "what it is",
-            "problem",
-            "labels",
-            "train / validation / test",
-            "metric",
-            "source",
-            "licence",
-        ),
-        (
-            (
-                f"`{task.name}`",
-                task.summary,
-                task.problem,
-                str(len(task.labels) or ""),
-                task.sizes,
-                task.metric,
-                task.source,
-                task.licence,
-            )
-            for task in DATA_TASKS.values()
+            (f"`{task.name}`", task.summary, task.problem, str(len(task.labels) or ""), task.sizes, task.metric)
+            for task in tasks
         ),
     )
+    yield from ("", "## Sources and licences", "")
+    yield from table(("task", "source", "licence"), ((f"`{task.name}`", task.source, task.licence) for task in tasks))
 
 
 def patched() -> Iterator[str]:

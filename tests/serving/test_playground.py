@@ -71,6 +71,13 @@ def test_the_page_predicts(server, browser, view, scheme):
         assert shown == [f"{100 * value:.1f}" for value in sorted(expected["probs"], reverse=True)]
         assert "64 tokens read; the rest of the text was cut off" in page.locator("#result").inner_text()
 
+        page.locator("#limit").fill("0.1")
+        page.locator("#send").click()
+        page.locator(".error").wait_for()
+        refused = server.post("/classify", json={"model": "spam", "input": "word1", "max_error": 0.1}).json()["error"]
+        assert page.locator(".error").inner_text() == refused["message"]
+        page.locator("#limit").fill("")
+
         choose.select_option("names")
         text = "\U0001f600 lunch word1 <b>prize</b>"
         page.locator("#text").fill(text)

@@ -21,7 +21,7 @@ MOST_FILES = 16  # in one folder
 TWICE = {"Document", "EncoderPacks", "Engine", "PackingLayer", "Parts", "Words"}
 PROBLEM_NAMES = {*PROBLEMS, *(key for key, value in vars(problems).items() if value in [*PROBLEMS])}
 ELSEWHERE = {  # words of configs, of heads, and of a file that stands alone
-    "foretoken/bank/bank.py": 1,
+    "foretoken/bank/info.py": 1,
     "foretoken/exporting/read.py": 2,
     "foretoken/training/run/card.py": 1,
 }

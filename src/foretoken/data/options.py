@@ -108,7 +108,7 @@ class DataOptions:
         "clean: nothing that is reported is selected by. official (GLUE and the like): the dev set is both validation "
         "and test, as most papers report it. longformer (hyperpartisan): the published split, which leaks; "
         "longformer-validation: its validation part is validation and test. 60-20-20, bydate-halved (20newsgroups), "
-        "500-instances (coqa): see the guide to data.",
+        "500-instances (coqa): see the list of tasks.",
         CLEAN,
     )
     remove: tuple[str, ...] = option(

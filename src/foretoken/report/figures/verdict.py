@@ -26,6 +26,7 @@ def beside_baselines(results: Results) -> Figure | None:
         return None
     rows = max(len(one.baselines) for one in found) + 1
     figure, axes = grid(len(found), columns=1, height=0.75 + 0.3 * rows)
+    figure.set_figwidth(5.0)  # a phone shows the whole scale
     for one, place in zip(found, axes, strict=True):
         _draw(place, one)
     return figure
