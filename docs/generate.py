@@ -6,6 +6,7 @@ A page marks such a part with ``<!-- generated: NAME -->`` and ``<!-- end -->``;
 from __future__ import annotations
 
 import contextlib
+import inspect
 import io
 import os
 import re
@@ -184,6 +185,15 @@ def baseline() -> Iterator[str]:
     from foretoken.training.baseline.options import TfidfOptions
 
     return table(("option", "type", "range", "default", "meaning"), _keys(TfidfOptions))
+
+
+def reference(*names: str) -> Iterator[str]:
+    """Return functions of ``methods/reference.py`` as they are written."""
+    from foretoken.methods import reference as equations
+
+    yield from ("<!-- fmt: off -->", "", "```py")
+    yield "\n\n".join(inspect.getsource(getattr(equations, name)) for name in names).rstrip()
+    yield from ("```", "", "<!-- fmt: on -->")
 
 
 def options(name: str) -> Iterator[str]:
@@ -420,6 +430,7 @@ PARTS: dict[str, Callable[..., Iterator[str]]] = {
     "recipe-keys": recipe_keys,
     "help": command_help,
     "methods": methods,
+    "reference": reference,
     "options": options,
     "baseline": baseline,
     "cost": cost,

@@ -296,7 +296,7 @@ def bottleneck_adapter(
 ) -> Tensor:
     """Houlsby et al. 2019 (Chen et al. 2022, eq. 1): ``y + s (relu(z W_down + b_down) W_up + b_up)``, W_down (D, R).
 
-    z is y (``houlsby`` after each block, ``attention`` and ``pfeiffer`` after one of them), or x (``parallel``).
+    z is y, after a block (``houlsby``: after every block), or x, beside a feed-forward block (``parallel``).
     """
     return y + scale * (torch.relu(z @ w_down + b_down) @ w_up + b_up)
 
