@@ -187,6 +187,18 @@ def baseline() -> Iterator[str]:
     return table(("option", "type", "range", "default", "meaning"), _keys(TfidfOptions))
 
 
+def walk(name: str) -> Iterator[str]:
+    """Return the files that a walk through the code enters, in turn, with what each says of itself."""
+    from support.walk import WALKS, lines_of, says
+
+    files = WALKS[name]()
+    yield f"{len(files)} files, {lines_of(files):,} lines of code:"
+    yield ""
+    for number, (file, found) in enumerate(files.items(), start=1):
+        functions = f" ({', '.join(f'`{function}`' for function in found)})" if isinstance(found, list) else ""
+        yield f"{number}. `{file}`: {says(file)}{functions}"
+
+
 def reference(*names: str) -> Iterator[str]:
     """Return functions of ``methods/reference.py`` as they are written."""
     from foretoken.methods import reference as equations
@@ -431,6 +443,7 @@ PARTS: dict[str, Callable[..., Iterator[str]]] = {
     "help": command_help,
     "methods": methods,
     "reference": reference,
+    "walk": walk,
     "options": options,
     "baseline": baseline,
     "cost": cost,
