@@ -59,7 +59,7 @@ def propagated(states: Tensor, prefix: Tensor, layer: int) -> Tensor:
 def prefix_propagation(states: Tensor, prefix: Tensor, layer: int, w_q: Tensor, w_k: Tensor, w_v: Tensor) -> Tensor:
     """Li et al. 2023, eq. 1: ``Attn(D W_q, D W_k, D W_v)`` of the propagated rows, W (H, D, K); (B, H, P + N, K).
 
-    All rows see each other. In a sparse model the prefix's rows are global tokens.
+    All rows see each other; in a sparse model the prefix's are global tokens. They have no position, the text its own.
     """
     rows = propagated(states, prefix, layer).unsqueeze(-3)
     return attention(rows @ w_q, rows @ w_k, rows @ w_v)
@@ -98,7 +98,7 @@ def prefix_share(q: Tensor, k: Tensor, p_k: Tensor) -> Tensor:
 def weighed_attentions(q: Tensor, k: Tensor, v: Tensor, p_k: Tensor, p_v: Tensor) -> Tensor:
     """Li et al. 2023, eq. 5 (He et al. 2022, eq. 7): the same as ``(1 - lambda) Attn(text) + lambda Attn(prefix)``.
 
-    With keys and values of the propagated rows it is prefix-propagation, without them prefix-tuning.
+    With trained keys and values it is prefix-tuning, with those of the propagated rows prefix-propagation.
     """
     share = prefix_share(q, k, p_k)
     return (1 - share) * attention(q, k, v) + share * attention(q, p_k, p_v)
@@ -188,7 +188,6 @@ def selective_loss(keys: Tensor, values: Tensor) -> Tensor:
 
     ``SL = 1/2 sum_l (KSL_l + VSL_l)``, each the mean of ``|cos|`` over the pairs of a layer's tokens; 0 without a pair.
 
-    >>> one = torch.ones(1, 1, 1, 1)
     >>> round(selective_loss(torch.eye(2)[None], torch.ones(1, 2, 2)).item(), 4)
     0.5
     """
@@ -201,7 +200,10 @@ def selective_loss(keys: Tensor, values: Tensor) -> Tensor:
 
 
 def network(x: Tensor, w_1: Tensor, b_1: Tensor, w_2: Tensor) -> Tensor:
-    """Return ``tanh(x W_1 + b_1) W_2`` per head: W_1 (H, K, R), b_1 (H, 1, R), W_2 (H, R, K or D)."""
+    """Return ``tanh(x W_1 + b_1) W_2`` per head: W_1 (H, K, R), b_1 (H, 1, R), W_2 (H, R, K or D).
+
+    MLP_k, and the MLP_v of ``adaptive``, add a bias b_2 (H, 1, K) to it.
+    """
     return torch.tanh(x @ w_1 + b_1) @ w_2
 
 
