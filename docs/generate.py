@@ -6,6 +6,7 @@ A page marks such a part with ``<!-- generated: NAME -->`` and ``<!-- end -->``;
 from __future__ import annotations
 
 import contextlib
+import inspect
 import io
 import os
 import re
@@ -204,6 +205,27 @@ def baseline() -> Iterator[str]:
     from foretoken.training.baseline.options import TfidfOptions
 
     return table(("option", *SAID), _keys(TfidfOptions))
+
+
+def walk(name: str) -> Iterator[str]:
+    """Return the files that a walk through the code enters, in turn, with what each says of itself."""
+    from support.walk import WALKS, lines_of, says
+
+    files = WALKS[name]()
+    yield f"{len(files)} files, {lines_of(files):,} lines of code:"
+    yield ""
+    for number, (file, found) in enumerate(files.items(), start=1):
+        functions = f" ({', '.join(f'`{function}`' for function in found)})" if isinstance(found, list) else ""
+        yield f"{number}. `{file}`: {says(file)}{functions}"
+
+
+def reference(*names: str) -> Iterator[str]:
+    """Return functions of ``methods/reference.py`` as they are written."""
+    from foretoken.methods import reference as equations
+
+    yield from ("<!-- fmt: off -->", "", "```py")
+    yield "\n\n".join(inspect.getsource(getattr(equations, name)) for name in names).rstrip()
+    yield from ("```", "", "<!-- fmt: on -->")
 
 
 def options(name: str) -> Iterator[str]:
@@ -425,6 +447,8 @@ PARTS: dict[str, Callable[..., Iterator[str]]] = {
     "recipe-keys": recipe_keys,
     "help": command_help,
     "methods": methods,
+    "reference": reference,
+    "walk": walk,
     "options": options,
     "baseline": baseline,
     "cost": cost,

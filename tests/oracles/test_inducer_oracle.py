@@ -8,6 +8,7 @@ from foretoken import (
     PrefixPropagationConfig,
     StackConfig,
 )
+from foretoken.methods import reference
 from foretoken.methods.low_rank.update import LowRankUpdate, QueryValueUpdate
 
 from support import naive_edits
@@ -35,7 +36,7 @@ def test_low_rank_update_of_the_query(family):
 
     def edits_of(p, ids):
         edits = naive_edits.inducer_tuning(p, variant="inducer")
-        edits.query_updates = naive_edits.query_updates(p, parts=QUERIES[family])
+        edits.on_query = naive_edits.on_query(p, parts=QUERIES[family])
         return edits
 
     assert_equals_oracle(family, config(lora_r=2), edits_of)
@@ -49,10 +50,10 @@ def test_a_low_rank_update_of_queries_and_values_leaves_the_keys_of_a_fused_map_
         torch.nn.init.normal_(update.up.weight)
     output, given = torch.randn(2, 3, 18), torch.randn(2, 3, 6)
     found = QueryValueUpdate(query, value)(output, given)
+    maps = (part.weight for update in (query, value) for part in (update.down, update.up))
+    wanted = reference.query_value_lora(*output.chunk(3, dim=-1), given, *maps, 0.5)
     assert torch.equal(found[..., 6:12], output[..., 6:12])
-    for update, part in ((query, slice(0, 6)), (value, slice(12, 18))):
-        by_hand = output[..., part] + 0.5 * given @ update.down.weight.T @ update.up.weight.T
-        torch.testing.assert_close(found[..., part], by_hand)
+    torch.testing.assert_close(found, torch.cat(wanted, dim=-1))
 
 
 @pytest.mark.parametrize("family", FAMILIES)
@@ -61,7 +62,7 @@ def test_mam_inducer_tuning(family):
 
     def edits_of(p, ids):
         edits = naive_edits.inducer_tuning(p, variant="inducer")
-        edits.query_updates = naive_edits.query_updates(p, scale=0.5, parts=QUERIES[family])
+        edits.on_query = naive_edits.on_query(p, scale=0.5, parts=QUERIES[family])
         edits.on_feed_forward = naive_edits.bottleneck_adapter(p, variant="parallel", scale=4.0).on_feed_forward
         return edits
 
@@ -79,8 +80,7 @@ def test_inducers_of_rows_in_front(family):
             for place, named in p.items()
         }
         edits = naive_edits.prefix_propagation([own[i, "layer"]["prefix.weight"] for i in range(3)])
-        inducer = naive_edits.inducer_tuning(own, variant="inducer")
-        edits.attend, edits.on_attention = inducer.attend, inducer.on_attention
+        edits.attend = naive_edits.inducer_tuning(own, variant="inducer").attend
         return edits
 
     assert_equals_oracle(family, stack, edits_of)

@@ -1,10 +1,13 @@
 """The kernel decomposition of prefix-propagation against the naive models."""
 
+from functools import partial
+
 import pytest
 import torch
 
 from foretoken import KernelPropagationConfig
 from foretoken.attention.kernels import orthogonal_features
+from foretoken.methods import reference
 
 from support import naive_edits
 from support.adapted import assert_equals_oracle
@@ -55,17 +58,8 @@ def test_kernel_of_the_rows(family, kernel):
 
 @pytest.mark.parametrize("family", FAMILIES)
 def test_random_features_of_performer(family):
-    """Choromanski et al. 2021, lemma 1: exp(W x - |x|^2 / 2) / sqrt(R) of x / K^(1/4), one by one."""
     number, seed = 6, 3
-    directions = orthogonal_features(number, HEAD_DIM, seed=seed)
-
-    def phi(x):
-        x = x * HEAD_DIM**-0.25
-        return torch.stack([torch.exp(w @ x - x @ x / 2) for w in directions]) * number**-0.5
-
-    def kernel(q, keys):
-        return torch.stack([(phi(q) * phi(key)).sum() for key in keys])
-
+    kernel = partial(reference.performer, directions=orthogonal_features(number, HEAD_DIM, seed=seed))
     config = KernelPropagationConfig(
         num_virtual_tokens=P, alpha=ALPHA, kernel="performer", num_random_features=number, random_feature_seed=seed
     )
@@ -95,13 +89,13 @@ def of_each_layer(p):
 
 
 def of_each_head(p):
-    return lambda layer, seen: p[layer, "attention"]["alpha.weight"][seen.head, 0, 0]
+    return lambda layer, seen: p[layer, "attention"]["alpha.weight"]
 
 
 def of_each_query(p):
     def alpha(layer, seen):
         own = p[layer, "attention"]
-        return seen.query @ own["alpha.weight"][seen.head, :, 0] + own["alpha.bias"][seen.head, 0, 0]
+        return seen.query @ own["alpha.weight"] + own["alpha.bias"]
 
     return alpha
 

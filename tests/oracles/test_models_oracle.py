@@ -3,8 +3,8 @@
 import pytest
 import torch
 
+from support import naive_edits
 from support.families import FAMILIES, LENGTHS, WIDTH, batch, documents, oracle, transformer
-from support.naive_models import Edits
 
 P = 3
 
@@ -95,7 +95,8 @@ def test_naive_rows_are_rows_of_transformers(family):
             return (args[0] + torch.nn.functional.pad(added, (0, 0, 0, missing)), *args[1:])
 
         layer.register_forward_pre_hook(before)
-    edits = Edits(rows=rows[0], row_additions={1: rows[1], 2: rows[2]}, text_additions=dict(enumerate(text)))
+    edits = naive_edits.prefix_propagation(rows)
+    edits.on_text = naive_edits.layers(lambda layer: lambda x: x + text[layer])
     expected = STATES[family](model, rows[0], ids)[P:]
     torch.testing.assert_close(oracle(family)(ids, edits), expected, atol=1e-9, rtol=0)
     assert (expected - oracle(family)(ids)).abs().amax(-1).min() > 1e-2

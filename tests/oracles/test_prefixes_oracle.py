@@ -13,12 +13,12 @@ from foretoken import (
     SelectivePrefixTuningConfig,
     StackConfig,
 )
+from foretoken.methods import reference
 
 from support import naive_edits
 from support.adapted import adapted, assert_equals_oracle, trained
 from support.families import CONFIGS, FAMILIES, batch
 from support.naive_functions import softmax
-from support.naive_methods import selective_9, selective_10
 
 P = 3
 
@@ -137,11 +137,10 @@ def test_selective_loss(family, length):
     model = adapted(family, config)
     parameters = list(trained(model).values())
     leaves = [x.detach().clone().requires_grad_() for x in parameters]
-    keys, values = zip(*(x.chunk(2, dim=-1) for x in leaves), strict=True)
-    got, wanted = model.auxiliary_loss(), 0.5 * selective_9(keys, values)
+    got, wanted = model.auxiliary_loss(), 0.5 * reference.selective_loss(*torch.stack(leaves).chunk(2, dim=-1))
     torch.testing.assert_close(got, wanted, atol=1e-12, rtol=0)
     if length == 1:
-        assert float(wanted) == 0.0
+        assert wanted.item() == 0.0
         return
     assert float(wanted.detach()) > 0.1
     for a, b in zip(torch.autograd.grad(got, parameters), torch.autograd.grad(wanted, leaves), strict=True):
@@ -155,10 +154,10 @@ def test_selective_loss_is_added_to_the_task_loss(family):
     config = SelectivePrefixTuningConfig(num_virtual_tokens=P, selective_loss_weight=0.5, prefix_dropout=0.0)
     model = get_peft_model(frozen, config).double()
     prefix = [x for name, x in model.named_parameters() if ".foretoken." in name]
-    keys, values = zip(*(x.chunk(2, dim=-1) for x in prefix), strict=True)
+    keys, values = torch.stack(prefix).chunk(2, dim=-1)
     labels = torch.tensor([1, 0])
     for training in (True, False):
         output = model.train(training)(**batch(), labels=labels)
         task = -sum(softmax(row)[label].log() for row, label in zip(output.logits, labels, strict=True)) / 2
-        wanted = selective_10(task, 0.5, selective_9(keys, values)) if training else task
+        wanted = task + 0.5 * reference.selective_loss(keys, values) if training else task
         torch.testing.assert_close(output.loss, wanted, atol=1e-9, rtol=0)

@@ -9,13 +9,12 @@ import pytest
 import torch
 
 from foretoken import InducerTuningConfig, PrefixPropagationConfig, SelectivePrefixTuningConfig
+from foretoken.methods import reference
 from foretoken.tuner.auxiliary import auxiliary_loss_of
 
 from support import naive_edits
 from support.adapted import adapted, by_place, run, trained
 from support.families import LENGTHS, NUM_LAYERS, documents, oracle
-from support.naive_functions import softmax
-from support.naive_methods import inducer_5
 from support.naive_models import Bert, Edits, Longformer
 
 P = 3
@@ -67,8 +66,8 @@ def test_prefix_propagation_with_positions_is_ours_from_another_start(family):
     first = program.rows(rows[0])
     with torch.no_grad():
         trained(model)[0, "layer", "prefix.weight"].copy_(first)
+    edits = naive_edits.prefix_propagation([first, *rows[1:]])
     for ids in documents():
-        edits = Edits(rows=first, row_additions={layer: rows[layer] for layer in range(1, NUM_LAYERS)})
         positions = torch.arange(len(ids)) + program.first_position()
         ours = model(input_ids=ids[None], position_ids=positions[None]).last_hidden_state[0]
         close(ours, program(ids, edits))
@@ -87,12 +86,8 @@ def test_their_lambda_is_ours_times_the_number_of_layers(length):
         num_virtual_tokens=length, prefix_dropout=0.0, selective_loss_weight=theirs / NUM_LAYERS
     )
     model = adapted("bert", config)
-    total = 0.0
-    for (_, _), named in leaves_of(model).items():
-        for half in named["prefix.weight"].chunk(2, dim=-1):
-            pairs = [(half[i], half[j]) for i in range(length) for j in range(i + 1, length)]
-            cosines = [abs(float(a @ b)) / float(a @ a) ** 0.5 / float(b @ b) ** 0.5 for a, b in pairs]
-            total += sum(cosines) / max(1, len(cosines)) / 2
+    both = torch.stack([named["prefix.weight"] for named in leaves_of(model).values()])
+    total = reference.selective_loss(*both.chunk(2, dim=-1)).item()
     assert auxiliary_loss_of(model).item() == pytest.approx(theirs * total / NUM_LAYERS, abs=1e-12)
     assert (total > 0) == (length > 1)
 
@@ -102,21 +97,15 @@ def test_their_lambda_is_ours_times_the_number_of_layers(length):
 
 def lambda_before_the_mask(p, length):
     """lambda_i over all keys, those of the padding too; f over the first ``length`` keys alone."""
-    plain = naive_edits.inducer_tuning(p, variant="inducer")
 
-    def make(layer):
-        own = p[layer, "attention"]
+    def attend(layer, seen):
+        own, q, keys = p[layer, "attention"], seen.query, seen.keys
+        share = reference.inducer_share(q, keys, q + naive_edits.network(own, "key_network", q))
+        *first, b_2 = naive_edits.extended(own)
+        f = reference.attention(q, keys[:, :length], seen.values[:, :length])
+        return seen.project(f) + (share * reference.network(q, *first)).sum(0) + b_2
 
-        def attend(seen):
-            q, head = seen.query, seen.head
-            a = q @ inducer_5(q, naive_edits.network(own, "key_network", head, q)) * seen.scale
-            weight = torch.exp(a) / (torch.exp(a) + torch.exp(seen.keys @ q * seen.scale).sum())
-            f = softmax(seen.keys[:length] @ q * seen.scale) @ seen.values[:length]
-            return f, weight * naive_edits.extended(own, head, q)
-
-        return attend
-
-    return Edits(attend=naive_edits.layers(make), on_attention=plain.on_attention)
+    return Edits(attend=naive_edits.layers(lambda layer: lambda seen: attend(layer, seen)))
 
 
 def inducer(**options):

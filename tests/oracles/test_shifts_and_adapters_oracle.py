@@ -42,7 +42,7 @@ def test_ahead_of_time_beside_prefix_propagation(family):
     def edits_of(p, ids):
         edits = naive_edits.prefix_propagation([p[i, "layer"]["parts.0.prefix.weight"] for i in range(3)])
         own = {place: {k.removeprefix("parts.1."): v for k, v in named.items()} for place, named in p.items()}
-        edits.text_additions = naive_edits.ahead_of_time_fc(own, ids, embedding).text_additions
+        edits.on_text = naive_edits.ahead_of_time_fc(own, ids, embedding).on_text
         return edits
 
     assert_equals_oracle(family, config, edits_of)

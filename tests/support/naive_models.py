@@ -1,4 +1,4 @@
-"""Plain float64 forward passes of BERT, Longformer, GPT-2 and Llama: one document, loops over layers, queries, heads.
+"""Plain float64 forward passes of BERT, Longformer, GPT-2 and Llama: one document, loops over layers and queries.
 
 They read the weights from a state dict of transformers' own model and know nothing of foretoken. What a method changes
 comes in as :class:`Edits`. Every operation is differentiable, so that gradients can be compared as well.
@@ -17,50 +17,48 @@ from support.naive_functions import gelu, gelu_tanh, layer_norm, rms_norm, rotat
 
 
 class Seen(NamedTuple):
-    """One query of one head, and the keys and values that it sees.
+    """One query, and the keys and values that it sees.
 
-    query (K,), keys and values (M', K); ``from_row[j]`` tells whether key j belongs to a row in front of the text,
-    ``is_global[j]`` whether it is a global token's, a row's included; ``by_global`` whether the query is one's.
+    query (H, 1, K), keys and values (H, M', K); ``from_row[j]`` tells whether key j belongs to a row in front of the
+    text, ``is_global[j]`` whether it is a global token's, a row's included; ``by_global`` whether the query is one's.
+    ``project`` is the output projection: (H, n, K) -> (n, D).
     """
 
-    head: int
-    key_head: int
     query: Tensor
     keys: Tensor
     values: Tensor
     from_row: list[bool]
     is_global: list[bool]
     by_global: bool
-    scale: float
+    project: Callable[[Tensor], Tensor]
 
 
 @dataclass
 class Edits:
     """What a method changes, by layer. The defaults change nothing.
 
-    ``rows`` (P, D) stand in front of the text from layer 0 on; ``row_additions[l]`` (P, D) and ``text_additions[l]``
-    (N, D) are added before layer l; ``query_updates[l, part]`` (D_in, D_out) are added to the weights of the query
-    projection (part 1: Longformer's for its global tokens); ``attend[l]`` replaces the attention of one query of one
-    head: it returns its output (K,), and a vector (D,) that is summed over the heads after the output projection;
-    ``on_attention[l]`` and ``on_feed_forward[l]`` take (output, input) of the output projection and of the
-    feed-forward block, each (M, D), and return the new output, which then enters the residual sum.
+    ``on_input[l]`` is given what enters layer l, (M, D), and may put P rows in front of it; ``on_text[l]`` then edits
+    the text's part (N, D); ``on_query[l, part]`` takes (output, input) of the query projection (part 1: Longformer's
+    for its global tokens); ``attend[l]`` replaces the attention of one query, output projection included: it returns
+    (1, D); ``on_attention[l]`` and ``on_feed_forward[l]`` take (output, input) of the blocks, each (M, D), and return
+    the new output, which then enters the residual sum.
     """
 
-    rows: Tensor | None = None
-    row_additions: dict[int, Tensor] = field(default_factory=dict)
-    text_additions: dict[int, Tensor] = field(default_factory=dict)
-    query_updates: dict[tuple[int, int], Tensor] = field(default_factory=dict)
-    attend: dict[int, Callable[[Seen], tuple[Tensor, Tensor | float]]] = field(default_factory=dict)
+    on_input: dict[int, Callable[[Tensor], Tensor]] = field(default_factory=dict)
+    on_text: dict[int, Callable[[Tensor], Tensor]] = field(default_factory=dict)
+    on_query: dict[tuple[int, int], Callable[[Tensor, Tensor], Tensor]] = field(default_factory=dict)
+    attend: dict[int, Callable[[Seen], Tensor]] = field(default_factory=dict)
     on_attention: dict[int, Callable[[Tensor, Tensor], Tensor]] = field(default_factory=dict)
     on_feed_forward: dict[int, Callable[[Tensor, Tensor], Tensor]] = field(default_factory=dict)
 
 
-def plain_attention(seen: Seen) -> tuple[Tensor, float]:
-    """softmax(q K^T / sqrt(K)) V of one query."""
-    return softmax(seen.keys @ seen.query * seen.scale) @ seen.values, 0.0
+def plain_attention(seen: Seen) -> Tensor:
+    """softmax(q K^T / sqrt(K)) V of one query, head by head, after the output projection."""
+    heads = zip(seen.query, seen.keys, seen.values, strict=True)
+    return seen.project(torch.stack([softmax(k @ q[0] / len(q[0]) ** 0.5)[None] @ v for q, k, v in heads]))
 
 
-def unchanged(output: Tensor, given: Tensor) -> Tensor:
+def unchanged(output: Tensor, *_: Tensor) -> Tensor:
     return output
 
 
@@ -75,7 +73,6 @@ class Model:
         self.weights = weights
         self.num_layers = config.num_hidden_layers
         self.num_heads = config.num_attention_heads
-        self.num_key_heads = getattr(config, "num_key_value_heads", None) or self.num_heads
         self.head_dim = config.hidden_size // self.num_heads
 
     @property
@@ -86,16 +83,12 @@ class Model:
     def __call__(self, ids: Tensor, edits: Edits | None = None, *, global_tokens: tuple[int, ...] = ()) -> Tensor:
         """Token ids (N,), without padding -> last hidden states of the text (N, D)."""
         edits = edits or Edits()
-        x = self.embed(ids)
-        count = 0
-        if edits.rows is not None:
-            count = len(edits.rows)
-            x = torch.cat([edits.rows, x])
-        is_global = self.are_global(count, len(ids), global_tokens)
+        x, count = self.embed(ids), 0
         for layer in range(self.num_layers):
-            rows = x[:count] + edits.row_additions.get(layer, 0.0)
-            text = x[count:] + edits.text_additions.get(layer, 0.0)
-            x = self.layer(layer, torch.cat([rows, text]), count, is_global, edits)
+            x = edits.on_input.get(layer, unchanged)(x)
+            count = len(x) - len(ids)
+            x = torch.cat([x[:count], edits.on_text.get(layer, unchanged)(x[count:])])
+            x = self.layer(layer, x, count, self.are_global(count, len(ids), global_tokens), edits)
         return self.end(x)[count:]
 
     def layer(self, layer: int, x: Tensor, count: int, is_global: list[bool], edits: Edits) -> Tensor:
@@ -116,38 +109,32 @@ class Model:
         parts = range(2 if any(is_global) else 1)
         projected = [self.project(layer, part, x, count, edits) for part in parts]
         attend = edits.attend.get(layer, plain_attention)
-        attended, after = [], []
+
+        def project(heads: Tensor) -> Tensor:
+            return self.output_projection(layer, heads.transpose(0, 1).flatten(1))
+
+        output = []
         for i in range(len(x)):
-            query, key, value = projected[is_global[i]]
+            query, keys, values = projected[is_global[i]]
             visible = [j for j in range(len(x)) if self.sees(layer, i, j, is_global)]
-            from_row, key_is_global = [j < count for j in visible], [is_global[j] for j in visible]
-            heads = []
-            for head in range(self.num_heads):
-                shared = head // (self.num_heads // self.num_key_heads)
-                seen = Seen(
-                    head=head,
-                    key_head=shared,
-                    query=query[head][i],
-                    keys=key[shared][visible],
-                    values=value[shared][visible],
-                    from_row=from_row,
-                    is_global=key_is_global,
-                    by_global=is_global[i],
-                    scale=self.head_dim**-0.5,
-                )
-                heads.append(attend(seen))
-            attended.append(torch.cat([out for out, _ in heads]))
-            after.append(sum((vector for _, vector in heads), torch.zeros_like(x[0])))
-        attended = torch.stack(attended)
-        output = self.output_projection(layer, attended) + torch.stack(after)
-        return edits.on_attention.get(layer, unchanged)(output, attended)
+            seen = Seen(
+                query[:, i : i + 1],
+                keys[:, visible],
+                values[:, visible],
+                from_row=[j < count for j in visible],
+                is_global=[is_global[j] for j in visible],
+                by_global=is_global[i],
+                project=project,
+            )
+            output.append(attend(seen))
+        return edits.on_attention.get(layer, unchanged)(torch.cat(output), x)
 
     def project(self, layer: int, part: int, x: Tensor, count: int, edits: Edits) -> tuple[Tensor, ...]:
-        """(M, D) -> query (H, M, K), key and value (H_kv, M, K)."""
+        """(M, D) -> query, key and value (H, M, K); heads that share a key each have it."""
         query, key, value = self.query_key_value(layer, part, x)
-        if (layer, part) in edits.query_updates:
-            query = query + x @ edits.query_updates[layer, part]
+        query = edits.on_query.get((layer, part), unchanged)(query, x)
         query, key, value = (y.unflatten(-1, (-1, self.head_dim)).transpose(0, 1) for y in (query, key, value))
+        key, value = (y.repeat_interleave(len(query) // len(y), dim=0) for y in (key, value))
         return self.placed(query, count), self.placed(key, count), value
 
     def placed(self, vectors: Tensor, count: int) -> Tensor:

@@ -81,13 +81,14 @@ def sink_edits(places, *, strength):
         key, value = (places[layer, "attention"][name] for name in ("key", "value"))
 
         def attend(seen):
-            keys, values = torch.cat([seen.keys, key[seen.head]]), torch.cat([seen.values, value[seen.head]])
-            return softmax(keys @ seen.query * seen.scale) @ values, 0.0
+            keys, values = torch.cat([seen.keys, key], dim=1), torch.cat([seen.values, value], dim=1)
+            weights = torch.stack([softmax(k @ q[0] / len(q[0]) ** 0.5) for q, k in zip(seen.query, keys, strict=True)])
+            return seen.project(weights[:, None] @ values)
 
         return attend
 
     return Edits(
-        text_additions=naive_edits.layers(lambda layer: strength * places[layer, "layer"]["vector"]),
+        on_text=naive_edits.layers(lambda layer: lambda x: x + strength * places[layer, "layer"]["vector"]),
         attend=naive_edits.layers(attend_in),
     )
 

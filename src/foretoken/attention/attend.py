@@ -104,6 +104,7 @@ def attend(
         chosen = choose_engine(candidates, query.device, weighting)
     else:
         chosen = named_engine(engine, candidates, query.device, weighting)
+    # reference.prefix_propagation: the softmax over all rows, [prefix + states; text]: the prefix is among the keys
     if columns.scores is None and columns.prefix_kv is None:  # the straight way: there is nothing to put together
         return chosen.run(query, key, value, mask, columns, scale=scale, weighting=weighting)
     return run_engine(chosen, AttentionCall(query, key, value, scale, mask, weighting), columns)

@@ -67,12 +67,14 @@ def column_probabilities(lse: Tensor, scores: Tensor) -> Tensor:
     """(...) log-sum-exp of a softmax, (..., X) scores -> the probabilities (..., X) of these columns beside it."""
     if scores.shape[-1] == 1:  # a softmax of two is a sigmoid, and many of them are slow
         return torch.sigmoid(scores.to(lse.dtype) - lse.unsqueeze(-1)).to(scores.dtype)
+    # reference.inducer_share: lambda, also of many columns
     everything = torch.cat([lse.unsqueeze(-1), scores.to(lse.dtype)], dim=-1)
     return torch.softmax(everything, dim=-1)[..., 1:].to(scores.dtype)
 
 
 def softmax_with_columns(scores: Tensor, columns: ExtraColumns) -> tuple[Tensor, Tensor | None]:
     """(..., M) own scores -> the own keys' weights (..., M), and the columns' probabilities (..., X)."""
+    # reference.prefix_tuning: the softmax over [text; prefix]
     inside, outside = columns.split()
     all_scores = scores if inside is None else torch.cat([scores, inside], dim=-1)
     weights = torch.softmax(all_scores, dim=-1)

@@ -78,6 +78,7 @@ def performer_scores(query: Tensor, key: Tensor, projection: Tensor, scale: floa
 
     The largest exponent of each query and of each key is taken out before the sum, so that nothing overflows.
     """
+    # reference.performer: its logarithm
     projection = projection.to(query.device, query.dtype) * scale**0.5
     of_query, of_key = query @ projection.T, key @ projection.T - key.square().sum(dim=-1, keepdim=True) * scale / 2
     most = of_key.amax(dim=-1, keepdim=True)
@@ -112,6 +113,7 @@ def kernel_attention(
     >>> kernel_attention(x, x, x, kernel="polynomial", scale=1.0)[0, 0].tolist()
     [[1.0, 0.0], [0.0, 1.0]]
     """
+    # reference.kernel_attention: any kernel, with masks
     if kernel == "rbf":
         query, key = as_exponential(query, key)
     if projection is not None:

@@ -126,6 +126,7 @@ class BottleneckAdapter(OutputEdit):
 
     def forward(self, output: Tensor, given: Tensor) -> Tensor:
         """(B, N, D) and (B, N, D) -> (B, N, D), in the output's type."""
+        # reference.bottleneck_adapter: z, and y + s A(z)
         x = (given if self.parallel else output).to(output.dtype)
         if self.norm is not None:
             weight, bias = self.norm.weight.to(x.dtype), self.norm.bias.to(x.dtype)

@@ -169,6 +169,7 @@ class Inducer(ScoreColumns):
 
     def scores(self, query: Tensor, scale: float) -> Tensor:
         """(B, H, N, K) -> (B, H, N, 1): ``<q, q + MLP_k(q)>`` times scale."""
+        # reference.inducer_share: <q, P_k> with P_k = q + MLP_k(q), as |q|^2 + <q, MLP_k(q)>
         wide = torch.promote_types(query.dtype, torch.float32)  # |q|^2 may be more than half precision can say
         # heads after tokens, as they lie in memory
         norm = torch.linalg.vector_norm(query.transpose(1, 2), dim=-1, keepdim=True, dtype=wide).transpose(1, 2)
@@ -179,6 +180,7 @@ class Inducer(ScoreColumns):
 
     def combine(self, out: Tensor, probabilities: Tensor, query: Tensor) -> Tensor:
         """Return what enters W_o: f, ``f + lambda MLP_v(q)`` (adaptive), or ``(1 - lambda) f`` (gating)."""
+        # reference.adaptive_inducer: f + lambda MLP_v(q); (1 - lambda) f of gating
         weight = probabilities.to(out.dtype)
         if not self.residual:
             out = out * (1 - weight)
@@ -188,6 +190,7 @@ class Inducer(ScoreColumns):
 
     def after_projection(self, probabilities: Tensor, query: Tensor) -> Tensor | None:
         """Return the weighted sum of the heads' extended values, (B, N, D); None for ``adaptive``."""
+        # reference.inducer_tuning: the sum over heads of lambda tanh(q W_1 + b_1) W_2, and b_2
         return self.value_network(query, probabilities) if isinstance(self.value_network, ExtendedNetwork) else None
 
 

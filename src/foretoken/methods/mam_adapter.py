@@ -54,6 +54,7 @@ class MAMAdapterConfig(PrefixConfig):
 
     def build(self, dimensions: Dimensions) -> Sites:
         """Return prefix-tuning's sites and the adapters'."""
+        # reference.mam_adapter: prefix-tuning, and a parallel bottleneck adapter
         sites = self.prefix().build(dimensions)
         return replace(sites, outputs={**sites.outputs, **self.adapter().build(dimensions).outputs})
 

@@ -186,6 +186,7 @@ class OutputShift(OutputEdit):
 
     def forward(self, output: Tensor, given: Tensor) -> Tensor:
         """(..., size) -> (..., size)."""
+        # reference.bitfit: y + d
         return output + self.shift.to(output.dtype)
 
     def folded(self, module: LinearMap) -> LinearMap:

@@ -1,8 +1,11 @@
-"""What a reader of a layer walks through: few files, and hardly ever back to one that was left."""
+"""What a reader of the code walks through: few files, and in a layer hardly ever back to one that was left.
+
+That docs/architecture.md has the files of each walk is tested with its other generated parts.
+"""
 
 import pytest
 
-from support.walk import bank_attention, longformer_layer
+from support.walk import WALKS, bank_attention, lines_of, longformer_layer
 
 BARS = (
     (longformer_layer, True, 14),
@@ -10,6 +13,7 @@ BARS = (
     (bank_attention, True, 18),
     (bank_attention, False, 16),
 )
+WHOLE = {"equation-1": (14, 2_200), "ten-adapters": (7, 1_050), "auto": (7, 1_550), "predict": (24, 2_500)}
 
 
 @pytest.mark.parametrize(("way", "packed", "most"), BARS)
@@ -17,3 +21,10 @@ def test_a_reader_is_not_sent_to_and_fro(way, packed, most):
     files = way(packed=packed)
     assert 10 <= len(files) <= most
     assert files.total() - len(files) <= 40
+
+
+@pytest.mark.parametrize("name", WALKS)
+def test_a_walk_stays_short(name):
+    files = WALKS[name]()
+    assert 0 < len(files) <= WHOLE[name][0]
+    assert lines_of(files) <= WHOLE[name][1]

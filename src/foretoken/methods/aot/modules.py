@@ -112,6 +112,7 @@ class TokenEntry(LayerEntry):
                 "ahead-of-time P-tuning looks up what it adds by token, and the model was given inputs_embeds; "
                 "give it input_ids"
             )
+        # reference.aot_p_tuning: H + T[x], with the rows of T that the batch needs
         distinct, places = each_token(token_ids) if self.one_document else self.batch(token_ids)
         rows = moved(self.shift(distinct), text.device).to(
             text.dtype
@@ -168,6 +169,7 @@ class FullyConnected(nn.Module):
         if self.unknown:
             known = torch.isin(ids, torch.tensor(self.unknown, device=ids.device), invert=True)
             rows = rows * known[:, None]
+        # reference.aot_fc: rows of T
         return self.second(ACTIVATIONS[self.activation](self.first(rows)))
 
 
@@ -185,6 +187,7 @@ class Kronecker(nn.Module):
     def forward(self, distinct: Tensor) -> Tensor:
         """(U,) ids -> (U, D) rows of T."""
         ids, period = distinct.to(self.a.device), self.b.shape[0]
+        # reference.aot_kronecker: rows of T
         a = nn.functional.embedding(ids.div(period, rounding_mode="floor"), self.a)
         b = nn.functional.embedding(ids.remainder(period), self.b)
         return (a[:, :, None] * b[:, None, :]).flatten(1) @ self.c

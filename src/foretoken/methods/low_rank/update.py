@@ -23,6 +23,7 @@ class LowRankUpdate(OutputEdit):
 
     def forward(self, output: Tensor, given: Tensor) -> Tensor:
         """(B, N, D_out) and (B, N, D_in) -> (B, N, D_out)."""
+        # reference.lora: y + s B A x
         update = linear(self.up, linear(self.down, self.dropout(given.to(output.dtype))))
         return output + self.scale * update.to(output.dtype)
 
@@ -43,6 +44,7 @@ class QueryValueUpdate(OutputEdit):
 
     def forward(self, output: Tensor, given: Tensor) -> Tensor:
         """(B, N, D_q + D_k + D_v) and (B, N, D) -> (B, N, D_q + D_k + D_v)."""
+        # reference.query_value_lora: the parts of one output; k stays
         first, last = self.query.up.out_features, self.value.up.out_features
         key = output[..., first:-last]
         return torch.cat([self.query(output[..., :first], given), key, self.value(output[..., -last:], given)], dim=-1)

@@ -108,6 +108,7 @@ class DecoupledPrefix(ScoreColumns):
     def combine(self, out: Tensor, probabilities: Tensor, query: Tensor) -> Tensor:
         """Add ``g p P_v``."""
         values = repeat_heads(self.dropout(self.part(1, query)), query.shape[1])
+        # reference.decoupled_prefix: Attn(text) + g Attn(prefix); out is the first
         added = probabilities.to(out.dtype) @ values
         return out + (added if self.gate is None else torch.tanh(self.gate).to(out.dtype) * added)
 

@@ -116,6 +116,7 @@ class KernelPropagationConfig(PrefixConfig):
                 global_alpha=self.global_alpha if shape.has_global else None,
                 projection=self.projection(shape),
             )
+        # reference.kernel_propagation: the propagated rows, and what the tuner's decomposition does with their keys
         return Sites(layers=propagated_prefixes(self, dimensions), attention=separate)
 
     def projection(self, shape: AttentionShape) -> Tensor | None:

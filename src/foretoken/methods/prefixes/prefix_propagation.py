@@ -79,6 +79,7 @@ class PropagatedPrefix(LayerEntry):
 
     def new_prefix(self, batch_size: int) -> Tensor:
         """Return P^(0) for every document: (B, P, D)."""
+        # reference.propagated: P of layer 0
         prefix = self.prefix()
         return self.dropout(prefix.expand(batch_size, *prefix.shape))
 
@@ -86,6 +87,7 @@ class PropagatedPrefix(LayerEntry):
         """Add P^(l) to the first P hidden states, (B, P, D); at layer 0 they are P^(0) already."""
         if self.first:
             return prefix
+        # reference.propagated: P + C[:P] of a later layer
         return prefix + self.dropout(self.prefix().expand_as(prefix)).to(prefix.dtype)
 
     def initialise_from(self, states: FrozenStates, layer: int) -> None:

@@ -111,6 +111,7 @@ class PrefixKeyValues(ScoreColumns):
 
     def keys(self, query: Tensor, documents: int) -> tuple[Tensor, Tensor] | None:
         """Return P_k and P_v, (B, H_kv, P, K) each, where nothing changes their scores."""
+        # reference.prefix_tuning: P_k and P_v, for the softmax over [prefix; text]
         return self.halves(query, documents) if self.score_mask is None else None
 
     def scores(self, query: Tensor, scale: float) -> Tensor:
@@ -126,6 +127,7 @@ class PrefixKeyValues(ScoreColumns):
     def combine(self, out: Tensor, probabilities: Tensor, query: Tensor) -> Tensor:
         """Add ``p P_v``."""
         _, values = self.halves(query, query.shape[0])
+        # reference.prefix_tuning: the weights of P_k times P_v, and the text's part
         return out + probabilities.to(out.dtype) @ repeat_heads(values, query.shape[1])
 
     def initialise_from(self, states: FrozenStates, index: int) -> None:

@@ -40,6 +40,7 @@ class PromptTuningConfig(PrefixConfig):
             dropout=self.prefix_dropout,
             position_free=self.position_free,
         )
+        # reference.prompt_tuning: rows before layer 0, and nothing later
         return Sites(layers={0: entry})
 
     def is_cache(self) -> bool:

@@ -102,6 +102,7 @@ class SoftMask:
 
     def __call__(self, scores: Tensor) -> Tensor:
         """(B, H, N, P) -> ``s + log m(s)``, which the softmax makes ``m(s) exp(s)`` (eq. 6)."""
+        # reference.selective_prefix_tuning: sigmoid(alpha s) exp(s), as the logarithm that the softmax takes
         return scores + functional.logsigmoid(self.alpha * scores)
 
 
@@ -131,6 +132,7 @@ def sum_of_similarities(both: Tensor) -> Tensor:
     length = both.shape[1]
     with torch.autocast(both.device.type, enabled=False):
         halves = both.unflatten(-1, (2, -1)).transpose(1, 2)  # (L, 2, P, W)
+        # reference.selective_loss: KSL + VSL, summed over the layers
         unit = functional.normalize(halves.to(torch.promote_types(both.dtype, torch.float32)), dim=-1)
         cosines = unit @ unit.transpose(-1, -2)
         return cosines.abs().triu(1).sum() / max(1, length * (length - 1) // 2)

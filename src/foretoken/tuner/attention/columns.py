@@ -311,10 +311,12 @@ class LambdaColumn(SoftmaxTerm):
 
     def scores(self, query: Tensor, scale: float) -> Tensor:
         """Return the logarithm of the prefix's summed exponentials: (B, H, N, 1)."""
+        # reference.prefix_share: its numerator
         return self.prefix.scores(query, scale).logsumexp(dim=-1, keepdim=True)
 
     def combine(self, out: Tensor, probabilities: Tensor, query: Tensor) -> Tensor:
         """Return ``(1 - lambda) f + lambda Kern_prefix``."""
+        # reference.weighed_attentions: (1 - lambda) Attn(text) is out, + lambda Attn(prefix)
         own = self.prefix.attended(query, kernel="exponential", scale=self.scale, dropout=0.0)
         return out + probabilities.to(out.dtype) * own
 
@@ -340,6 +342,7 @@ def attend_terms(call: AttentionCall, terms: Sequence[SoftmaxTerm]) -> tuple[Ten
         prefix_kv=None if prefix is None else (prefix.key, prefix.value),
         prefix_mask=None if prefix is None else prefix.mask,
     )
+    # reference.prefix_tuning: one softmax over the text's keys and all columns; out is the text's part
     out, p = call.attend(extra)  # (B, H, N, K); the probabilities (B, H, N, all X) lie as the scores do
     start, after = 0, None
     for term, scores in scored:
@@ -350,6 +353,7 @@ def attend_terms(call: AttentionCall, terms: Sequence[SoftmaxTerm]) -> tuple[Ten
         after = more if after is None else after if more is None else after + more
         out = term.combine(out, own, query)
     for term in apart:  # the softmax of the text has lost nothing to these
+        # reference.decoupled_prefix: a softmax over the prefix alone
         out = term.combine(out, term.scores(query, call.scale).softmax(dim=-1), query)
     return out, after
 

@@ -72,6 +72,7 @@ def attend_separately(
     of_text = replace(call, key=key, value=value, mask=mask, weighting=Weighting(first.text_kernel, dropout))
     lambdas = [LambdaColumn(prefix, scale) for member in separate if member.weight(query) is None]
     after: Tensor | None = None
+    # reference.kernel_propagation: Kern(text)
     if key is None or key.shape[2] or terms:
         local = mask.without_globals() if first.global_alpha is not None and isinstance(mask, Window) else mask
         out, after = attend_terms(replace(of_text, mask=local), [*terms, *lambdas])
@@ -79,6 +80,7 @@ def attend_separately(
         out = prefix.attended(query, kernel="exponential", scale=scale, dropout=dropout)
     else:
         out = torch.zeros_like(query)
+    # reference.kernel_propagation: + alpha Kern(prefix)
     for member in separate:
         if (weight := member.weight(query)) is not None:
             attended = prefix.attended(

@@ -97,9 +97,10 @@ class EntrySite(Site):
                 text = group.put(text, entry.on_text(group.take(text, packed), ids), packed)
         if enters:  # anew where a checkpointed layer is computed again, this time with gradients
             self.pass_state.frozen_text = None if text.requires_grad else self.layer
+        # reference.propagated: the cat
         if packed is not None:
             return packed.join(prefix, text)
-        return torch.cat([prefix, text], dim=1) if here else text  # the cat of equation 1
+        return torch.cat([prefix, text], dim=1) if here else text
 
 
 def edit_prefix(prefix: Tensor, group: Group, entry: LayerEntry) -> Tensor:
