@@ -6,9 +6,9 @@ import numpy as np
 import pytest
 import torch
 
-from foretoken.serving.engine import Engine, Limits, Request
+from foretoken.serving.engine import Limits, Request, ServingEngine
 from foretoken.serving.errors import BusyError
-from foretoken.serving.tasks import Classify, Document
+from foretoken.serving.tasks import Classify, TextInput
 
 from support.served import make_store
 from support.served_questions import save
@@ -21,7 +21,7 @@ class Simulated:
 
     def __init__(self, store, monkeypatch, *, padded):
         self.now, self.arrivals, self.waits, self.refused = 0.0, [], [], []
-        self.engine = Engine(store, padded=padded, clock=lambda: self.now)
+        self.engine = ServingEngine(store, padded=padded, clock=lambda: self.now)
         self.engine.state = "ready"
         timed = {"__call__": self.compute, "hidden_states": self.compute}
         monkeypatch.setattr(store.bank, "__class__", type("Timed", (type(store.bank),), timed))
@@ -37,7 +37,7 @@ class Simulated:
         while self.arrivals and self.arrivals[0][0] <= until:
             self.now, text = self.arrivals.pop(0)
             try:
-                future = self.engine.submit(Request("spam", [Document(text)], Classify()))
+                future = self.engine.submit(Request("spam", [TextInput(text)], Classify()))
             except BusyError as error:
                 self.refused.append(error)
                 continue
@@ -112,7 +112,9 @@ def test_a_model_that_cannot_be_measured_does_not_take_everything(simulated, mon
 @pytest.mark.parametrize("family", ["bart", "t5"])
 def test_encoder_decoders_are_measured_too(family, tmp_path, caplog):
     card = {"labels": ["a", "b", "c"], "max_length": 32}
-    with Engine(make_store(*save(tmp_path, family, {"classes": ("prefix-tuning", "SEQ_CLS", {}, card)}))) as engine:
+    with ServingEngine(
+        make_store(*save(tmp_path, family, {"classes": ("prefix-tuning", "SEQ_CLS", {}, card)}))
+    ) as engine:
         assert engine._tokens_per_second > 0
     assert "not known" not in caplog.text
 
@@ -121,4 +123,4 @@ def test_texts_that_are_being_tokenised_count(simulated):
     simulated.engine._tokens_per_second = 100.0
     simulated.engine._reserve(1, 300)
     with pytest.raises(BusyError, match="overload"):
-        simulated.engine.submit(Request("spam", [Document("word1")], Classify()))
+        simulated.engine.submit(Request("spam", [TextInput("word1")], Classify()))

@@ -15,7 +15,7 @@ from foretoken import BitFitConfig, LoraConfig, PrefixPropagationConfig, PrefixT
 from foretoken.files import write_json
 from foretoken.inference.shared_base import SharedBase
 from foretoken.serving.compute import MixedBank
-from foretoken.serving.engine import Engine
+from foretoken.serving.engine import ServingEngine
 from foretoken.serving.http.metrics import Metrics
 from foretoken.serving.http.server import uvicorn_config
 from foretoken.serving.http.service import Service
@@ -148,7 +148,7 @@ def serving(store, *, limits=None, settings=None, engine=True):
     settings = settings or ServerSettings(sources={}, port=0)
     service = Service(settings, Metrics())
     if engine:
-        service.engine = Engine(store, limits=limits or settings.limits, observer=service.metrics).start()
+        service.engine = ServingEngine(store, limits=limits or settings.limits, observer=service.metrics).start()
     config = uvicorn_config(settings, service)
     config.port = 0
     server = uvicorn.Server(config)

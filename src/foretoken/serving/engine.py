@@ -36,7 +36,7 @@ _LOOK = 0.1  # seconds between two looks at deadlines while adapters are read
 State: TypeAlias = Literal["new", "ready", "draining", "closed", "failed"]
 
 
-class Engine:
+class ServingEngine:
     """Answers requests for many adapters of one model, in batches that mix them.
 
     Args:
@@ -69,7 +69,7 @@ class Engine:
         self._finishing = ThreadPoolExecutor(1, "foretoken-answers")
         self._readers = ThreadPoolExecutor(2, "foretoken-adapters")
 
-    def start(self) -> Engine:
+    def start(self) -> ServingEngine:
         """Measure how fast the model is, so that the first requests are refused as later ones are; start its thread."""
         self._measure()
         self.state = "ready"
@@ -109,7 +109,7 @@ class Engine:
         if self.state != "failed":
             self.state = "closed"
 
-    def __enter__(self) -> Engine:
+    def __enter__(self) -> ServingEngine:
         """Start."""
         return self.start()
 

@@ -16,7 +16,7 @@ import torch
 from torch import Tensor
 
 from foretoken.attention.kernels import seen_by
-from foretoken.attention.packed.layout import Document, PackedBatch
+from foretoken.attention.packed.layout import DocumentSpan, PackedBatch
 
 SHORT = 64  # tokens up to which documents are padded together whatever their lengths
 ALIKE = 2 / 3  # of the longest one's length: from there on documents are padded together
@@ -79,7 +79,7 @@ def of_documents(batch: PackedBatch, numbers: list[int]) -> tuple[PackedBatch, T
     places = [torch.arange(length, device=device) + number * length for number in numbers]
     for row, document in enumerate(chosen):
         count, nothing = document.stop - document.start, torch.empty(0, dtype=torch.long, device=device)
-        documents.append(Document(begin, begin + count, nothing, document.masked, document.masked))
+        documents.append(DocumentSpan(begin, begin + count, nothing, document.masked, document.masked))
         index.append(torch.arange(count, device=device) + row * longest)
         places.append(torch.arange(document.start, document.stop, device=device) + batch.text_start)
         begin += count
