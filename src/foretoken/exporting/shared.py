@@ -53,7 +53,7 @@ def export_shared(sources: Sequence[Path], folder: Path, load: Callable[[Path], 
 
     Raises:
         AdapterError: an adapter has other tensors, another backbone or another tokenizer than the first one.
-        BackboneError: as in :func:`foretoken.exporting.single.export_one`.
+        BackboneError: as in :func:`foretoken.exporting.export.export_one`.
     """
     names = adapter_names(sources)
     first = load(sources[0])

@@ -26,8 +26,7 @@ from foretoken.training.fit_head import HeadFit, fit_head, scale_head
 from foretoken.training.options import AUTO, TrainingOptions
 from foretoken.training.problems import MultiLabel
 from foretoken.training.recipe.recipe import Recipe, as_begun, checked, with_auto_rate, with_training
-from foretoken.training.run.baseline import train_baseline
-from foretoken.training.run.baselines import add_baselines
+from foretoken.training.run.baselines import add_baselines, train_baseline
 from foretoken.training.run.find_rate import find_rate as search_rate
 from foretoken.training.run.find_rate import no_search
 from foretoken.training.run.fingerprint import differing, refuse_changes
