@@ -88,7 +88,7 @@ class ServingEngine:
             for turn in range(2):
                 ids[:, 1] = turn
                 start = self._clock()
-                self.store.bank.hidden_states(batch, [BASE] * len(ids))
+                self.store.bank.results("states", batch, [BASE] * len(ids))
                 seconds = self._clock() - start
         except Exception as error:  # a model that needs more than tokens; its requests tell
             log.warning("the model's speed is not known yet and taken to be slow: %s", type(error).__name__)

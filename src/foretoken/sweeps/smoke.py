@@ -16,8 +16,9 @@ from foretoken.errors import BackboneError, ForetokenError, MissingDataError
 from foretoken.quiet import quiet_transformers
 from foretoken.sweeps.plan import SweepPlan, Variant
 from foretoken.sweeps.space import Params
+from foretoken.training.options import Recipe
 from foretoken.training.recipe.reading import apply_overrides
-from foretoken.training.recipe.recipe import Recipe, build_recipe
+from foretoken.training.recipe.recipe import build_recipe
 
 log = logging.getLogger(__name__)
 FOLDER = "smoke"  # below the sweep's own

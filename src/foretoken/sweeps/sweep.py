@@ -19,7 +19,7 @@ from foretoken.sweeps.plan import Repeat, SweepPlan, Variant, run_name
 from foretoken.sweeps.runs import BROKEN, FAILED, RUNNING, TRAINED, UNMEASURED, WAITING, RunRow, read_run
 from foretoken.sweeps.space import Params
 from foretoken.sweeps.status import VariantStatus, broken, variant_statuses
-from foretoken.training.recipe.recipe import Recipe
+from foretoken.training.options import Recipe
 from foretoken.training.run.record import differing_keys, recipe_to_json
 from foretoken.training.run_folder import RECORD, held
 

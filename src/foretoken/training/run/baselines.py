@@ -26,9 +26,9 @@ from foretoken.processes import is_main_process
 from foretoken.training.baseline.options import TfidfOptions, tfidf_options
 from foretoken.training.baseline.tfidf import Tfidf, check_problem, fit, texts_of, word_counts
 from foretoken.training.model.load import ParameterCount
+from foretoken.training.options import Recipe
 from foretoken.training.problems import Problem
 from foretoken.training.problems.base import Outputs
-from foretoken.training.recipe.recipe import Recipe
 from foretoken.training.run.card import card_values
 from foretoken.training.run.fingerprint import of_data
 from foretoken.training.run.prepare import MEASURED, beginnings_of, problem_of

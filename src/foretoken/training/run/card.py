@@ -16,9 +16,15 @@ from foretoken.metrics.decision import Decision
 from foretoken.metrics.regression import TargetScale
 from foretoken.metrics.scaling import Scaling
 from foretoken.options import Errors, build, option, to_dict
-from foretoken.training.options import ChunkOptions, GenerationOptions, HeadOptions, LengthenOptions, QuestionOptions
+from foretoken.training.options import (
+    ChunkOptions,
+    GenerationOptions,
+    HeadOptions,
+    LengthenOptions,
+    QuestionOptions,
+    Recipe,
+)
 from foretoken.training.problems import PROBLEMS, Problem, make_problem
-from foretoken.training.recipe.recipe import Recipe
 from foretoken.tuner.adapter_files import CONFIG
 from foretoken.version import __version__
 

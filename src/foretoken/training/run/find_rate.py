@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any, TypeAlias
 import torch
 
 from foretoken.files import JsonObject
-from foretoken.training.recipe.recipe import Recipe
+from foretoken.training.options import Recipe
 from foretoken.training.run.prepare import Prepared
 from foretoken.training.tokens.batches import by_length
 from foretoken.training.trainer.make import make_trainer

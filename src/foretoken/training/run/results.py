@@ -22,9 +22,9 @@ from foretoken.metrics.regression import TargetScale
 from foretoken.metrics.scaling import Kind, Scaling
 from foretoken.quiet import quiet_transformers
 from foretoken.training.model.load import save_tokenizer
+from foretoken.training.options import Recipe
 from foretoken.training.problems import Problem
 from foretoken.training.problems.classification import TextProblem
-from foretoken.training.recipe.recipe import Recipe
 from foretoken.training.run.card import CARD, card_values
 from foretoken.training.run.fingerprint import of_base
 from foretoken.training.run.prepare import Prepared
