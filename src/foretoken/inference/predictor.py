@@ -21,7 +21,6 @@ from foretoken.data.plain_table import PlainTable, Table
 from foretoken.data.problems import CLASSIFICATION
 from foretoken.data.readers.rows import text_value
 from foretoken.errors import AdapterError, DataError, cut, quoted
-from foretoken.files import refuse_pickles
 from foretoken.inference.base_model import adapter_errors, base_model_of, check_base, read_adapter_config
 from foretoken.inference.int8 import hold_in_int8
 from foretoken.inference.saved_weights import adapter_file, check_adapter, check_model, model_files
@@ -31,6 +30,7 @@ from foretoken.methods.base import ForetokenConfig
 from foretoken.metrics.decision import Decision
 from foretoken.metrics.scaling import Scaling
 from foretoken.quiet import quiet_transformers
+from foretoken.saved_files import refuse_pickles
 from foretoken.training.baseline.tfidf import VOCABULARY, Tfidf, texts_of
 from foretoken.training.model.load import (
     head_options,

@@ -11,11 +11,12 @@ from foretoken import left
 from foretoken.data.problems import CLASSIFICATION, MULTI_LABEL, REGRESSION, TOKEN_CLASSIFICATION, Answer, answer_of
 from foretoken.data.readers.formats import lasting
 from foretoken.errors import AdapterError, ConfigError, ForetokenError, did_you_mean, quoted
-from foretoken.files import JsonObject, read_object
+from foretoken.files import JsonObject
 from foretoken.metrics.decision import Decision
 from foretoken.metrics.regression import TargetScale
 from foretoken.metrics.scaling import Scaling
 from foretoken.options import Errors, build, option, to_dict
+from foretoken.saved_files import read_object
 from foretoken.training.options import (
     ChunkOptions,
     GenerationOptions,

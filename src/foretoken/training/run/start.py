@@ -15,10 +15,10 @@ from transformers import PreTrainedModel, PreTrainedTokenizerBase
 
 from foretoken.data.documents import shown
 from foretoken.errors import AdapterError, BackboneError, ConfigError, quoted
-from foretoken.files import file_digest, refuse_pickles
 from foretoken.methods.base import plain
 from foretoken.methods.table import METHODS
 from foretoken.quiet import quiet_transformers
+from foretoken.saved_files import file_digest, refuse_pickles
 from foretoken.training.baseline.tfidf import VOCABULARY
 from foretoken.training.model.load import head_options, load_config, load_errors, load_tokenizer, load_whole
 from foretoken.training.options import HeadOptions, Recipe

@@ -13,7 +13,7 @@ import torch
 from torch import Tensor, nn
 
 from foretoken.errors import ConfigError
-from foretoken.files import cache_folder
+from foretoken.saved_files import cache_folder
 from foretoken.training.options import AUTO, TrainingOptions
 from foretoken.training.problems.base import Collator, Inputs
 from foretoken.training.tokens.batches import by_length
