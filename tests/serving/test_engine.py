@@ -70,13 +70,13 @@ def test_heads_of_every_kind_share_one_pass(store, bank):
     inputs = {"input_ids": ids * mask, "attention_mask": mask}
     calls = []
     with store.bank.together.model.register_forward_hook(lambda *_: calls.append(1)):
-        together = store.bank(inputs, [store.get(name).key for name in names])
+        together = store.bank.results("logits", inputs, [store.get(name).key for name in names])
     assert calls == [1]
     shapes = {"spam": (2,), "topics": (90,), "stars": (1,), "rare": (2,)}
     for row, (name, found) in enumerate(zip(names, together, strict=True)):
         length = int(mask[row].sum())
         one = {key: value[row : row + 1, :length] for key, value in inputs.items()}
-        alone = store.bank(one, [store.get(name).key])[0]
+        alone = store.bank.results("logits", one, [store.get(name).key])[0]
         assert found.shape == alone.shape == shapes.get(name, (length, 5))
         torch.testing.assert_close(found, alone, atol=1e-5, rtol=1e-4)
 
@@ -205,10 +205,10 @@ class OneSecond(HeldBank):
 
     clock = None
 
-    def __call__(self, inputs, adapter_names):
+    def results(self, kind, inputs, names):
         if self.clock is not None:
             self.clock.now += 1.0
-        return super().__call__(inputs, adapter_names)
+        return super().results(kind, inputs, names)
 
 
 @pytest.fixture

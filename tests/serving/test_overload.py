@@ -23,15 +23,14 @@ class Simulated:
         self.now, self.arrivals, self.waits, self.refused = 0.0, [], [], []
         self.engine = ServingEngine(store, padded=padded, clock=lambda: self.now)
         self.engine.state = "ready"
-        timed = {"__call__": self.compute, "hidden_states": self.compute}
-        monkeypatch.setattr(store.bank, "__class__", type("Timed", (type(store.bank),), timed))
+        monkeypatch.setattr(store.bank, "results", self.compute)
 
-    def compute(self, inputs, adapter_names):
+    def compute(self, kind, inputs, names):
         self.engine._finishing.submit(lambda: None).result()  # answers are made on another thread
         end = self.now + PER_BATCH + PER_TOKEN * int(inputs["attention_mask"].sum())
         self.arrive(end)
         self.now = end
-        return [torch.zeros(2) for _ in adapter_names]
+        return [torch.zeros(2) for _ in names]
 
     def arrive(self, until):
         while self.arrivals and self.arrivals[0][0] <= until:
@@ -102,7 +101,7 @@ def test_a_model_that_cannot_be_measured_does_not_take_everything(simulated, mon
 
     monkeypatch.setattr(simulated.engine._worker, "start", lambda: None)
     with monkeypatch.context() as patched:
-        patched.setattr(simulated.engine.store.bank, "hidden_states", fails)
+        patched.setattr(simulated.engine.store.bank, "results", fails)
         simulated.engine.start()
     waits = simulated.run([(simulated.now, "word1 " * 20)] * 1500)
     assert max(waits) <= 2.5  # about 500 tokens a second are computed, as is assumed

@@ -20,7 +20,7 @@ FILES = sorted(SOURCE.rglob("*.py"))
 MOST_FILES, MOST_LINES = 16, 400  # in one folder, in one file
 PROBLEM_NAMES = {*PROBLEMS, *(key for key, value in vars(problems).items() if value in [*PROBLEMS])}
 ELSEWHERE = {  # words of configs, of heads, and of a file that stands alone
-    "foretoken/bank/bank.py": 1,
+    "foretoken/bank/info.py": 1,
     "foretoken/exporting/read.py": 2,
     "foretoken/training/run/card.py": 1,
 }

@@ -3,19 +3,19 @@
 from __future__ import annotations
 
 import traceback
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from typing import TYPE_CHECKING
 
 from foretoken.data.problems import PROBLEMS
 from foretoken.errors import ForetokenError
-from foretoken.metrics.table import METRICS, positive_of
-from foretoken.metrics.worth.paired import Versus
-from foretoken.metrics.worth.verdict import hardest, verdict
-from foretoken.options import Values, is_number, option
+from foretoken.options import Values, option
 from foretoken.processes import is_main_process
-from foretoken.training.run.record import baselines_in
 from foretoken_cli.console import fail, say, table
 from foretoken_cli.parser import parse_known
+
+if TYPE_CHECKING:
+    from foretoken_cli.worth import SameSplits
 
 _KEYS = """
 Any key of a recipe can be set after the recipes, and wins over the file; a run needs no file where the flags name
@@ -155,7 +155,7 @@ def _print(done: Sequence[tuple[str, Values]], *, searches: bool) -> None:
         for _, record in done if searches else ():
             _print_search(record)
         from foretoken.metrics.table import METRICS, positive_of, with_class
-        from foretoken_cli.verbs.train import same_splits
+        from foretoken_cli.worth import same_splits
 
         classes = dict.fromkeys(positive_of(record["problem"], record.get("labels")) for _, record in done)
         positive = " or ".join(filter(None, classes))
@@ -225,61 +225,3 @@ def _key_help() -> str:
     from foretoken.training.options import Recipe
 
     return "\n".join(f"  {line}" for line in help_lines(Recipe))
-
-
-@dataclass(frozen=True)
-class SameSplits:
-    """Runs that were measured beside the same baselines.
-
-    Attributes:
-        runs: their records.
-        baselines: what the record of each says of them, by name, without how the run compares.
-    """
-
-    runs: Sequence[Values]
-    baselines: Mapping[str, Values]
-
-    def sentence(self) -> str | None:
-        """Return whether the best of the runs, by validation, is better than what it has to beat."""
-        compared = [(record, *found) for record in self.runs if (found := _compared(record)) is not None]
-        if not compared:
-            return None
-        sign = 1 if METRICS[compared[0][2].metric].greater_is_better else -1
-        record, baseline, versus = max(compared, key=lambda item: sign * _validation(item[0], item[2].metric))
-        problem, recipe = record["problem"], record["recipe"]
-        words = ["`words: true`"] if recipe.get("words") is False else []
-        return verdict(
-            versus,
-            baseline,
-            problem=problem,
-            positive=positive_of(problem, record.get("labels")),
-            advice=["more training documents", *words, "another method"],
-            who=recipe["method"]["name"] if len(compared) > 1 else "",
-        )
-
-
-def same_splits(records: Sequence[Values]) -> Iterator[SameSplits]:
-    """Yield the runs that have the same baselines together, in their order; a run without any is alone."""
-    groups: list[SameSplits] = []
-    for record in records:
-        own = baselines_in(record)
-        there = next((group for group in groups if own and group.baselines == own), None)
-        if there is None:
-            groups.append(SameSplits([record], own))
-        else:
-            groups[groups.index(there)] = SameSplits([*there.runs, record], own)
-    yield from groups
-
-
-def _compared(record: Values) -> tuple[str, Versus] | None:
-    """Return the baseline that a run has to beat, and how it compares."""
-    found = {name: Versus.read(record["baselines"][name].get("versus")) for name in baselines_in(record)}
-    known = {name: item for name, item in found.items() if item is not None}
-    name = hardest(known) if known else None
-    return None if name is None else (name, known[name])
-
-
-def _validation(record: Values, metric: str) -> float:
-    pooled = record.get("over_folds", {}).get("validation", {}).get(metric, {}).get("mean")
-    value = record.get("validation", {}).get(metric, pooled)
-    return value if is_number(value) else float("-inf")
