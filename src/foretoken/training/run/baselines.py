@@ -9,12 +9,13 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from itertools import chain
 from pathlib import Path
-from typing import TYPE_CHECKING, TypeAlias
+from typing import TypeAlias
 
 import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.parquet as pq
+from datasets import Dataset
 
 from foretoken.data.load import Loaded, load_data
 from foretoken.data.problems import Answer
@@ -45,10 +46,6 @@ from foretoken.training.run.results import (
 from foretoken.training.run_folder import BASELINES, PREDICTIONS, SAVED
 from foretoken.training.tokens.encode import count_lengths, describe
 from foretoken.training.trainer.memory import PeakMemory
-
-if TYPE_CHECKING:
-    from datasets import Dataset
-
 
 log = logging.getLogger(__name__)
 TEST = MEASURED[1]

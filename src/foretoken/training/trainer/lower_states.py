@@ -7,9 +7,10 @@ import time
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import partial
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import torch
+from datasets import Dataset
 from torch import Tensor, nn
 
 from foretoken.errors import ConfigError
@@ -21,9 +22,6 @@ from foretoken.training.tokens.padding import PER_TOKEN
 from foretoken.training.tokens.states import StateStore, store_key
 from foretoken.training.trainer.progress import progress_bar
 from foretoken.tuner.lower_layers import Key, LowerLayers, can_leave_layers_out, first_trained_layer, keys_of
-
-if TYPE_CHECKING:
-    from datasets import Dataset
 
 log = logging.getLogger(__name__)
 _READ = ("input_ids", "attention_mask", *PER_TOKEN)
