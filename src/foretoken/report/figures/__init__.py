@@ -8,9 +8,9 @@ from typing import TYPE_CHECKING
 from foretoken.report.figures.against import KEYS, expected_performance, score_against, score_by_parameters
 from foretoken.report.figures.calibration import MOST_SQUARE, confusions, coverage_risk, reliability
 from foretoken.report.figures.epochs import calibration_error, learning_curves
-from foretoken.report.figures.panels import beside_baselines
 from foretoken.report.figures.selective_mask import selective_mask
 from foretoken.report.figures.style import to_png, to_svg
+from foretoken.report.figures.verdict import beside_baselines
 from foretoken.report.figures.violins import document_lengths, scores
 
 if TYPE_CHECKING:

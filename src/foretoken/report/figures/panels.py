@@ -8,20 +8,14 @@ from dataclasses import dataclass
 from statistics import stdev
 from typing import TYPE_CHECKING
 
-from foretoken.data.problems import Answer
-from foretoken.metrics.worth.verdict import MAJORITY
-from foretoken.report.figures.style import COLOURS, Mark, grid, marks, percent, styled, wrapped
+from foretoken.report.figures.style import Mark, marks, percent, wrapped
 from foretoken.report.runs.groups import TEST, VALIDATION, Results, RunGroup, best_by_validation, by
-from foretoken.report.runs.verdicts import Verdict, verdicts
 from foretoken.report.scores import is_share
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
-    from matplotlib.figure import Figure
-
 
 MOST_LINES = 10  # in one panel
-_GREY = COLOURS[7]
 
 
 @dataclass(frozen=True)
@@ -99,44 +93,3 @@ def _panels(results: Results, groups: Sequence[RunGroup]) -> Iterator[Panel]:
         measured = sorted((group for group in alike if group.values(metric, split)), key=_natural)
         if measured:
             yield Panel(title, model, measured, drawn, metric, split)
-
-
-@styled
-def beside_baselines(results: Results) -> Figure | None:
-    """Draw scores with 95 % intervals, a panel per task and model."""
-    found = verdicts(results)
-    if not found:
-        return None
-    rows = max(len(one.baselines) for one in found) + 1
-    figure, axes = grid(len(found), columns=1, height=0.75 + 0.3 * rows)
-    for one, place in zip(found, axes, strict=True):
-        _draw(place, one)
-    return figure
-
-
-def _draw(axes: Axes, found: Verdict) -> None:
-    own, metric = found.versus, found.versus.metric
-    rows = [(found.group.label, own.score, own.lower, own.upper, COLOURS[0])]
-    rows += [
-        (_name(name, found), item.other, item.other_lower, item.other_upper, _GREY)
-        for name, item in found.baselines.items()
-    ]
-    for place, (_, score, lower, upper, colour) in enumerate(rows):
-        around = [[max(0.0, score - lower)], [max(0.0, upper - score)]]
-        axes.errorbar(
-            [score], [place], xerr=around, color=colour, marker="o", capsize=3, linestyle="none", clip_on=False
-        )
-    axes.set_yticks(range(len(rows)), [wrapped(name) for name, *_ in rows])
-    axes.set(title=found.title, ylim=(len(rows) - 0.5, -0.5))
-    axes.grid(axis="y", visible=False)
-    lowest, highest = min(0.0, *(row[2] for row in rows)), max(row[3] for row in rows)
-    axes.set_xlim(lowest, max(1.0, highest) if is_share(metric) else 1.05 * highest)
-    axes.set_xlabel(f"{found.group.heading(metric)}{' in %' if is_share(metric) else ''}, {TEST}")
-    if is_share(metric):
-        axes.xaxis.set_major_formatter(percent)
-
-
-def _name(baseline: str, found: Verdict) -> str:
-    if baseline == MAJORITY and found.group.first.answer is Answer.LABELS:
-        return "commonest labels"
-    return baseline
