@@ -49,7 +49,7 @@ def part(name: str) -> str:
 
 def recipe_keys() -> Iterator[str]:
     """Return every key of a recipe: type, default, help."""
-    from foretoken.training.options import Recipe
+    from foretoken.training.recipe.recipe import Recipe
 
     return table(("key", "type", "range", "default", "meaning"), _keys(Recipe))
 
