@@ -30,8 +30,7 @@ from benchmarks.suite.mixed import in_bank, new_model, saved_adapters, short_doc
 from benchmarks.suite.models import NONE, SHAPES, documents, model, step
 from foretoken.bank.bank import AdapterBank
 from foretoken.files import write_json
-from foretoken.report.figures.style import RC, WIDTH, grid, legend, marks, thousands
-from foretoken.report.figures.svg import to_png
+from foretoken.report.figures.style import RC, WIDTH, grid, legend, marks, thousands, to_png
 
 RESULTS = Path(__file__).parent / "results" / "cost_curves.json"
 FIGURE = Path(__file__).parents[1] / "docs" / "cost-curves.png"

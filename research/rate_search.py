@@ -12,7 +12,8 @@ import tempfile
 from pathlib import Path
 from typing import Any
 
-from foretoken.training.recipe.recipe import Recipe, build_recipe
+from foretoken.training.options import Recipe
+from foretoken.training.recipe.recipe import build_recipe
 from foretoken.training.run import find_rate
 from foretoken.training.run.prepare import prepare
 from foretoken.training.run.train import train

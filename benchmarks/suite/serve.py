@@ -32,10 +32,10 @@ from foretoken.bank.bank import AdapterBank
 from foretoken.inference.shared_base import SharedBase
 from foretoken.methods.table import make_config
 from foretoken.serving.compute import MixedBank
-from foretoken.serving.engine import Engine, Limits, Request
+from foretoken.serving.engine import Limits, Request, ServingEngine
 from foretoken.serving.errors import BusyError
 from foretoken.serving.store import Store
-from foretoken.serving.tasks import Classify, Document, TextPrediction
+from foretoken.serving.tasks import Classify, TextInput, TextPrediction
 
 AT_ONCE = 64  # requests that wait at a time
 SPECIAL = ["[PAD]", "[UNK]", "[CLS]", "[SEP]"]
@@ -80,11 +80,11 @@ def lengths(count: int, settings: Mapping[str, Any]) -> list[int]:
     return [int(min(most - 12, max(least, chance.lognormvariate(4, 1)))) for _ in range(count)]
 
 
-def texts(count: int, settings: Mapping[str, Any]) -> list[Document]:
+def texts(count: int, settings: Mapping[str, Any]) -> list[TextInput]:
     """Return documents of these lengths; every word is one token."""
     chance, words = random.Random(1), shape_of(settings).vocabulary // 2
     return [
-        Document(" ".join(f"w{chance.randrange(words)}" for _ in range(length))) for length in lengths(count, settings)
+        TextInput(" ".join(f"w{chance.randrange(words)}" for _ in range(length))) for length in lengths(count, settings)
     ]
 
 
@@ -143,7 +143,7 @@ def one_document(settings: Mapping[str, Any]) -> dict[str, Any]:
     return {"differences": differ, "failed": failure(differ), "timings": compare(calls, **settings["effort"])}
 
 
-def make_engine(settings: Mapping[str, Any], folder: Path) -> Engine:
+def make_engine(settings: Mapping[str, Any], folder: Path) -> ServingEngine:
     """Return an engine with random adapters; where cold ones are asked for, a quarter of them fits into its memory."""
     model = folder / "model"
     new_model(settings).base_model.save_pretrained(model)
@@ -159,15 +159,15 @@ def make_engine(settings: Mapping[str, Any], folder: Path) -> Engine:
         store.add(f"a{number}", own)
     if "asked" in settings:
         store.memory = store.loaded_bytes // 4 + 1
-    return Engine(store, limits=PATIENT, padded=not bank.packs)
+    return ServingEngine(store, limits=PATIENT, padded=not bank.packs)
 
 
-def ask(engine: Engine, name: str, text: Document) -> Waiting:
+def ask(engine: ServingEngine, name: str, text: TextInput) -> Waiting:
     """Ask an adapter about a document."""
     return engine.submit(Request(name, [text], Classify(), timeout=engine.limits.seconds_waiting))
 
 
-def equal_to_alone(engine: Engine, settings: Mapping[str, Any]) -> dict[str, Any]:
+def equal_to_alone(engine: ServingEngine, settings: Mapping[str, Any]) -> dict[str, Any]:
     """Ask random adapters, all at once, and again one at a time; return the largest difference of the logits."""
     chance = random.Random(2)
     asked = [(chance.choice(engine.store.names), text) for text in texts(settings["requests"], settings)]
@@ -181,7 +181,7 @@ def equal_to_alone(engine: Engine, settings: Mapping[str, Any]) -> dict[str, Any
     return {"largest_difference": differ, "failed": failed, "seconds": spent}
 
 
-def cold_adapters(engine: Engine, settings: Mapping[str, Any]) -> dict[str, Any]:
+def cold_adapters(engine: ServingEngine, settings: Mapping[str, Any]) -> dict[str, Any]:
     """Ask one adapter again and again, beside it now and then one that has left the memory; return the latencies."""
     chance, (text,) = random.Random(3), texts(1, settings)
     waits: dict[str, list[float]] = {"warm": [], "warm beside cold": [], "cold": []}
@@ -203,7 +203,7 @@ def cold_adapters(engine: Engine, settings: Mapping[str, Any]) -> dict[str, Any]
     return {"latency": {kind: percentiles(found) for kind, found in waits.items()}}
 
 
-def overload(engine: Engine, settings: Mapping[str, Any]) -> dict[str, Any]:
+def overload(engine: ServingEngine, settings: Mapping[str, Any]) -> dict[str, Any]:
     """Let requests of one document arrive by chance (Poisson) at shares of what the engine answers; return the waits.
 
     What it answers is measured first, by the same engine with the same batches: so many requests that are refused
@@ -218,7 +218,7 @@ def overload(engine: Engine, settings: Mapping[str, Any]) -> dict[str, Any]:
     return {"answered_per_second": capacity, "limits": asdict(limits), "arrivals": arrivals}
 
 
-def saturated(engine: Engine, written: Sequence[Document], seconds: float) -> float:
+def saturated(engine: ServingEngine, written: Sequence[TextInput], seconds: float) -> float:
     """Return the requests that an engine answers a second, with so many of them waiting for it."""
     chance, waiting, answered, start = random.Random(4), set[Waiting](), 0, time.perf_counter()
     while time.perf_counter() - start < seconds or not answered:
@@ -231,7 +231,7 @@ def saturated(engine: Engine, written: Sequence[Document], seconds: float) -> fl
     return rate
 
 
-def arriving(engine: Engine, written: Sequence[Document], rate: float, seconds: float) -> dict[str, Any]:
+def arriving(engine: ServingEngine, written: Sequence[TextInput], rate: float, seconds: float) -> dict[str, Any]:
     """Ask when it is due, answered or not; return how long the answers took, and how many requests were refused."""
     chance, waits, refused, taken = random.Random(5), list[float](), 0, list[Waiting]()
 

@@ -1,4 +1,4 @@
-"""Files and folders: written whole or not at all, and never read where that could run code.
+"""Files and folders: written whole or not at all.
 
 Everything is written beside its target under a hidden temporary name and renamed onto it at the end. Whatever
 goes wrong before that, a full disk or Ctrl-C included, leaves the old content as it was and removes the new.
@@ -25,11 +25,9 @@ from functools import cache
 from pathlib import Path
 from typing import Any, TypeAlias
 
-from foretoken.errors import AdapterError, ForetokenError, SaveError, cut, quoted
+from foretoken.errors import ForetokenError, SaveError
 
 PathLike: TypeAlias = str | os.PathLike[str]
-CACHE_VARIABLE = "FORETOKEN_CACHE"
-_CACHE_OFF = ("0", "off", "no", "false", "none")
 JsonObject: TypeAlias = dict[str, Any]
 
 _FREE_SPACE = "free some space or choose another place"
@@ -177,22 +175,6 @@ def remove_strays(folder: PathLike) -> None:
 _remove_strays_once = cache(remove_strays)  # a run writes its record a hundred times
 
 
-def cache_folder() -> Path | None:
-    """Return the folder for files that can be made again: $FORETOKEN_CACHE, or ~/.cache/foretoken; None for no caching.
-
-    >>> getfixture("monkeypatch").setenv("FORETOKEN_CACHE", "off")
-    >>> cache_folder() is None
-    True
-    """
-    named = os.environ.get(CACHE_VARIABLE, "")
-    if named.strip().lower() in _CACHE_OFF:
-        return None
-    try:
-        return Path(named or "~/.cache/foretoken").expanduser()
-    except RuntimeError:  # a user without a home
-        return None
-
-
 def temporary_name() -> str:
     """Return an unused hidden name that says which process it belongs to; see :func:`remove_strays`.
 
@@ -237,71 +219,6 @@ def is_stream(path: PathLike) -> bool:
     except OSError:
         return False
     return not stat.S_ISREG(mode) and not stat.S_ISDIR(mode)
-
-
-def refuse_pickles(folder: PathLike) -> None:
-    """Raise :class:`~foretoken.errors.AdapterError` where a folder's tensors are a pickle alone.
-
-    >>> folder = getfixture("tmp_path")
-    >>> write_text(folder / "adapter_model.bin", "")
-    >>> refuse_pickles(folder)
-    Traceback (most recent call last):
-    ...
-    foretoken.errors.AdapterError: ...adapter_model.bin is a pickle, which can run code when it is loaded; ...
-    """
-    for stem, safe in (("adapter_model", "adapter_model"), ("pytorch_model", "model")):
-        pickled = sorted(Path(folder).glob(f"{stem}*.bin*"))
-        if pickled and not any(Path(folder).glob(f"{safe}*.safetensors*")):
-            raise AdapterError(
-                f"{pickled[0]} is a pickle, which can run code when it is loaded; "
-                "save it as safetensors (save_pretrained does) and load that"
-            )
-
-
-def file_digest(file: Path) -> str:
-    """Return the SHA-256 of a file's bytes.
-
-    Raises:
-        OSError: it cannot be read.
-    """
-    digest = hashlib.sha256()
-    with file.open("rb") as handle:
-        while part := handle.read(2**20):
-            digest.update(part)
-    return digest.hexdigest()
-
-
-def read_object(path: PathLike) -> JsonObject:
-    """Return the JSON object in a file of a saved adapter or model.
-
-    Raises :class:`~foretoken.errors.AdapterError` when it cannot be read, or is something else.
-
-    >>> file = getfixture("tmp_path") / "adapter_config.json"
-    >>> write_text(file, "[" * 100_000)
-    >>> read_object(file)
-    Traceback (most recent call last):
-    ...
-    foretoken.errors.AdapterError: ...adapter_config.json is cut short or corrupt (...); copy or save it again
-    """
-    try:
-        values = json.loads(Path(path).read_text(encoding="utf-8"))
-    except (OSError, ValueError, RecursionError) as error:
-        reason = error.strerror if isinstance(error, OSError) else cut(str(error), 100)
-        raise AdapterError(f"{path} is cut short or corrupt ({reason}); copy or save it again") from error
-    if not isinstance(values, dict):
-        raise AdapterError(f"{path} holds {quoted(values)}; expected a JSON object")
-    return values
-
-
-def readable_object(path: PathLike) -> JsonObject | None:
-    """Return the JSON object in a file; None where there is none that can be read.
-
-    >>> readable_object(getfixture("tmp_path") / "run.json")
-    """
-    try:
-        return read_object(path)
-    except AdapterError:
-        return None
 
 
 def _finite(obj: object) -> object:

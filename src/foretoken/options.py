@@ -165,7 +165,7 @@ def describe(wanted: Any) -> str:
 def texts_of(cls: type[Any], prefix: str = "") -> dict[str, bool]:
     """Return the dotted keys of a dataclass whose values are texts, and whether they are lists of them.
 
-    >>> from foretoken.training.recipe.recipe import GenerationOptions
+    >>> from foretoken.training.options import GenerationOptions
     >>> texts_of(GenerationOptions)
     {'source_prefix': False, 'markers': True}
     """
@@ -343,7 +343,7 @@ def shown_fields(cls: type[Any]) -> list[Field[object]]:
 def defaults(cls: type[Any], prefix: str = "") -> dict[str, Any]:
     """Return the default of every key that has one, by its dotted name.
 
-    >>> from foretoken.training.recipe.recipe import LengthenOptions
+    >>> from foretoken.training.options import LengthenOptions
     >>> defaults(LengthenOptions, "lengthen.")
     {'lengthen.max_length': 4096, 'lengthen.attention_window': 512}
     """

@@ -7,7 +7,8 @@ import torch
 
 from foretoken import __version__
 from foretoken.machine.products import library
-from foretoken.training.recipe.recipe import as_begun, load_recipe
+from foretoken.training.recipe.recipe import load_recipe
+from foretoken.training.recipe.resolve import as_begun
 
 
 @pytest.fixture

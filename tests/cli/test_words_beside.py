@@ -23,9 +23,9 @@ from foretoken.exporting.export import export
 from foretoken.inference.explain import explain
 from foretoken.inference.predictor import load_for_inference, predict_rows
 from foretoken.report.runs.records import find_runs
-from foretoken.serving.engine import Engine, Request
+from foretoken.serving.engine import Request, ServingEngine
 from foretoken.serving.folders import checked_folder, unpack
-from foretoken.serving.tasks import Classify, Document
+from foretoken.serving.tasks import Classify, TextInput
 from foretoken.training.baseline.tfidf import load
 from foretoken.training.recipe.recipe import build_recipe
 from foretoken.training.run.prepare import prepare
@@ -109,10 +109,10 @@ def test_words_count_in_a_servers_memory_and_leave_it_with_their_adapter(made):
     assert both.loaded_bytes == 2 * size > 2 * both.get("mail").info.bytes
     store = make_store(source, named, memory=size)
     assert [adapter.name for adapter in store.loaded] == ["post"]
-    with Engine(store) as engine:
+    with ServingEngine(store) as engine:
 
         def answers(name):
-            found = engine.submit(Request(name, [Document(text) for text in TEXTS], Classify())).result(60)
+            found = engine.submit(Request(name, [TextInput(text) for text in TEXTS], Classify())).result(60)
             return np.stack([answer.probabilities for answer in found])
 
         for name, other in (("mail", "post"), ("post", "mail")):
@@ -303,7 +303,7 @@ def test_pairs_are_read_as_tfidf_joins_them_by_every_way_of_answering(tiny, tmp_
     np.testing.assert_allclose(outputs, summed, atol=1e-5)
     adapter = make_store(predictor.source, {"mail": recipe.run_folder}).get("mail")
     for pair, wanted in zip(pairs, outputs, strict=True):
-        prepared = Classify().prepare(adapter, Document(*pair))
+        prepared = Classify().prepare(adapter, TextInput(*pair))
         inputs = {name: torch.tensor([values]) for name, values in prepared.rows[0].items()}
         with torch.no_grad():
             found = prepared.finish([predictor.model(**inputs).logits[0]])

@@ -108,7 +108,7 @@ def test_sizes_are_counted_against_memory_before_anything_is_made(forked, tiny_f
 
 
 def test_yaml_is_read_as_version_1_2_has_it(tmp_path):
-    from foretoken.training.recipe.yaml_text import parse_yaml
+    from foretoken.training.recipe.reading import parse_yaml
 
     read = parse_yaml(
         "{a: 1:30, b: 010, c: 0o10, d: yes, e: no, f: On, g: 2024-01-01, h: 1_000, i: true, j: ~, k: 1e-3, l: .5, "

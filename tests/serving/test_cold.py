@@ -16,8 +16,8 @@ from foretoken.errors import AdapterError
 from foretoken.files import write_json
 from foretoken.inference.shared_base import SharedBase
 from foretoken.serving.compute import MixedBank
-from foretoken.serving.engine import Engine, Request
-from foretoken.serving.tasks import Classify, Document
+from foretoken.serving.engine import Request, ServingEngine
+from foretoken.serving.tasks import Classify, TextInput
 
 from support.served import make_store
 
@@ -25,7 +25,7 @@ TEXTS = [f"word{number} " * (number % 5 + 1) + "prize" for number in range(6)]
 
 
 def logits(engine, name):
-    future = engine.submit(Request(name, [Document(text) for text in TEXTS], Classify()))
+    future = engine.submit(Request(name, [TextInput(text) for text in TEXTS], Classify()))
     return np.stack([answer.logits for answer in future.result(60)])
 
 
@@ -46,13 +46,13 @@ class SlowDisk(MixedBank):
 
 def test_while_a_cold_adapter_is_read_the_others_are_answered(adapters):
     store = make_store(*adapters, memory=1, bank=SlowDisk)
-    with Engine(store) as engine:
+    with ServingEngine(store) as engine:
         expected = logits(engine, "spam")
         loaded = len(store.loaded)
         store.bank.go.clear()
         store.bank.asked.clear()
-        cold = engine.submit(Request("topic", [Document("word1")], Classify()))
-        late = engine.submit(Request("stars", [Document("word1")], Classify(), timeout=0.2))
+        cold = engine.submit(Request("topic", [TextInput("word1")], Classify()))
+        late = engine.submit(Request("stars", [TextInput("word1")], Classify(), timeout=0.2))
         assert store.bank.asked.wait(60)
         np.testing.assert_allclose(logits(engine, "spam"), expected, atol=1e-6)
         assert "waited" in str(late.exception(60))  # deadlines are looked at meanwhile
@@ -65,7 +65,7 @@ def test_while_a_cold_adapter_is_read_the_others_are_answered(adapters):
 
 def test_an_adapter_is_added_while_others_are_answered(adapters):
     store = make_store(adapters[0], {"spam": adapters[1]["spam"]}, bank=SlowDisk)
-    with Engine(store) as engine:
+    with ServingEngine(store) as engine:
         store.bank.go.clear()
         store.bank.asked.clear()
         adding = threading.Thread(target=engine.add, args=("topic", adapters[1]["topic"]))
@@ -86,7 +86,7 @@ def test_half_the_memory_answers_within_its_precision(adapters, dtype, error):
         make_store(adapters[0], folders),
         make_store(adapters[0], folders, bank=partial(MixedBank, dtype=dtype)),
     )
-    with Engine(whole) as engine, Engine(half) as other:
+    with ServingEngine(whole) as engine, ServingEngine(half) as other:
         for name in names:
             expected = logits(engine, name)
             np.testing.assert_allclose(logits(other, name), expected, atol=error * max(1, np.abs(expected).max()))
@@ -123,7 +123,7 @@ def test_fused_tables_stay_in_their_files(adapters, tmp_path):
         write_json(folder / "foretoken.json", card)
     assert json.loads((folders["fused"] / "adapter_config.json").read_text())["fused_table"]
     store = make_store(adapters[0], folders)
-    with Engine(store) as engine:
+    with ServingEngine(store) as engine:
         expected = logits(engine, "plain")
         np.testing.assert_allclose(logits(engine, "fused"), expected, atol=5e-3)  # tables are float16
     table = (folders["fused"] / "aot_table.safetensors").stat().st_size

@@ -8,9 +8,9 @@ import pytest
 import torch
 
 from foretoken.errors import AdapterError
-from foretoken.serving.engine import Engine, Limits, Request
+from foretoken.serving.engine import Limits, Request, ServingEngine
 from foretoken.serving.errors import BusyError, ComputeError, NoSuchAdapterError, NotReadyError
-from foretoken.serving.tasks import Classify, Document
+from foretoken.serving.tasks import Classify, TextInput
 
 from support.served import HeldBank, make_store, save_adapter
 
@@ -37,7 +37,7 @@ def bank(store):
 
 
 def ask(engine, name, *texts, **options):
-    return engine.submit(Request(name, [Document(text) for text in texts], Classify(), **options))
+    return engine.submit(Request(name, [TextInput(text) for text in texts], Classify(), **options))
 
 
 def busy(engine, bank):
@@ -50,7 +50,7 @@ def busy(engine, bank):
 
 def test_rows_of_many_adapters_share_batches_and_answer_as_alone(store, bank):
     asked = [(name, f"word{n} " * (n % 7 + 1)) for n in range(24) for name in ("spam", "topic", "stars")]
-    with Engine(store) as engine:
+    with ServingEngine(store) as engine:
         alone = [ask(engine, *one).result(60)[0].logits for one in asked]
         first, before = busy(engine, bank), len(bank.batches)
         together = [ask(engine, *one) for one in asked]
@@ -70,19 +70,19 @@ def test_heads_of_every_kind_share_one_pass(store, bank):
     inputs = {"input_ids": ids * mask, "attention_mask": mask}
     calls = []
     with store.bank.together.model.register_forward_hook(lambda *_: calls.append(1)):
-        together = store.bank(inputs, [store.get(name).key for name in names])
+        together = store.bank.results("logits", inputs, [store.get(name).key for name in names])
     assert calls == [1]
     shapes = {"spam": (2,), "topics": (90,), "stars": (1,), "rare": (2,)}
     for row, (name, found) in enumerate(zip(names, together, strict=True)):
         length = int(mask[row].sum())
         one = {key: value[row : row + 1, :length] for key, value in inputs.items()}
-        alone = store.bank(one, [store.get(name).key])[0]
+        alone = store.bank.results("logits", one, [store.get(name).key])[0]
         assert found.shape == alone.shape == shapes.get(name, (length, 5))
         torch.testing.assert_close(found, alone, atol=1e-5, rtol=1e-4)
 
 
 def test_batches_keep_to_the_budget_and_the_nearest_deadline_goes_first(store, bank):
-    with Engine(store, limits=Limits(tokens_per_batch=60), padded=True) as engine:
+    with ServingEngine(store, limits=Limits(tokens_per_batch=60), padded=True) as engine:
         first, before = busy(engine, bank), len(bank.batches)
         long = ask(engine, "spam", "word1 " * 40, timeout=1000)
         urgent = ask(engine, "spam", "word2 " * 50, timeout=20)
@@ -98,7 +98,7 @@ def test_batches_keep_to_the_budget_and_the_nearest_deadline_goes_first(store, b
 
 
 def test_a_full_queue_refuses_single_and_batch_requests_alike(store, bank):
-    with Engine(store, limits=Limits(rows_waiting=4)) as engine:
+    with ServingEngine(store, limits=Limits(rows_waiting=4)) as engine:
         first = busy(engine, bank)
         held = ask(engine, "spam", "a", "b", "c")
         with pytest.raises(BusyError, match="queue full") as refused:
@@ -112,7 +112,7 @@ def test_a_full_queue_refuses_single_and_batch_requests_alike(store, bank):
 
 def test_requests_that_wait_too_long_or_are_given_up_are_answered(store, bank):
     clock = Clock()
-    with Engine(store, clock=clock) as engine:
+    with ServingEngine(store, clock=clock) as engine:
         first = busy(engine, bank)
         late, gone, fine = ask(engine, "spam", "a", timeout=5), ask(engine, "spam", "b"), ask(engine, "spam", "c")
         assert gone.cancel()
@@ -128,7 +128,7 @@ def test_requests_that_wait_too_long_or_are_given_up_are_answered(store, bank):
 
 def test_a_row_that_fails_or_has_damaged_outputs_fails_alone(store, bank):
     bank.bad, bank.infinite = store.base.tokenizer.convert_tokens_to_ids(["prize", "word9"])
-    with Engine(store) as engine:
+    with ServingEngine(store) as engine:
         first = busy(engine, bank)
         futures = [ask(engine, "spam", text) for text in ("word1", "prize", "word2", "word9")]
         other = ask(engine, "topic", "word3")
@@ -141,7 +141,7 @@ def test_a_row_that_fails_or_has_damaged_outputs_fails_alone(store, bank):
 
 
 def test_a_worker_that_dies_answers_everybody(store, bank):
-    engine = Engine(store).start()
+    engine = ServingEngine(store).start()
     first = busy(engine, bank)
     waiting = [ask(engine, "spam", "word1") for _ in range(5)]
     bank.fatal = SystemExit(1)
@@ -155,7 +155,7 @@ def test_a_worker_that_dies_answers_everybody(store, bank):
 
 
 def test_closing_answers_what_was_accepted_and_takes_no_more(store, bank):
-    engine = Engine(store).start()
+    engine = ServingEngine(store).start()
     first = busy(engine, bank)
     waiting = [ask(engine, name, "word1") for name in ("spam", "stars") for _ in range(5)]
     closing = threading.Thread(target=engine.close)
@@ -173,7 +173,7 @@ def test_an_adapter_removed_or_replaced_while_queued_answers_first(store, bank, 
     shutil.copytree(adapters[1]["spam"], tmp_path / "one")
     save_adapter(tmp_path / "two", adapters[0], "topic", seed=9)
     store.add("brief", tmp_path / "one")
-    with Engine(store) as engine:
+    with ServingEngine(store) as engine:
         expected = ask(engine, "spam", "word1").result(60)[0].logits
         first, queued = busy(engine, bank), [ask(engine, "brief", "word1")]
         replaced = engine.call(lambda: store.add("brief", tmp_path / "two"))
@@ -194,7 +194,7 @@ def test_an_adapter_whose_files_went_bad_fails_alone(adapters, tmp_path):
     folders = {name: shutil.copytree(adapters[1][name], tmp_path / name) for name in ("spam", "topic")}
     store = make_store(adapters[0], folders, memory=1)
     (folders["spam"] / "adapter_model.safetensors").write_bytes(b"x" * 100)
-    with Engine(store) as engine:
+    with ServingEngine(store) as engine:
         with pytest.raises(AdapterError, match="corrupt"):
             ask(engine, "spam", "word1").result(60)
         assert ask(engine, "topic", "word1").result(60)
@@ -205,10 +205,10 @@ class OneSecond(HeldBank):
 
     clock = None
 
-    def __call__(self, inputs, adapter_names):
+    def results(self, kind, inputs, names):
         if self.clock is not None:
             self.clock.now += 1.0
-        return super().__call__(inputs, adapter_names)
+        return super().results(kind, inputs, names)
 
 
 @pytest.fixture
@@ -216,7 +216,7 @@ def timed(adapters):
     """An engine that knows that each row takes a second, with one that runs; its bank and its clock."""
     store, clock = make_store(*adapters, bank=OneSecond), Clock()
     bank = store.bank
-    with Engine(store, limits=Limits(seconds_expected=3.0, tokens_per_batch=1), clock=clock) as engine:
+    with ServingEngine(store, limits=Limits(seconds_expected=3.0, tokens_per_batch=1), clock=clock) as engine:
         bank.clock = clock
         first = busy(engine, bank)
         others = [ask(engine, "spam", "word1") for _ in range(8)]
@@ -261,7 +261,7 @@ def test_a_slow_machine_gets_smaller_batches(timed):
 
 def test_without_a_speed_only_what_runs_is_expected(store, bank):
     clock = Clock()
-    with Engine(store, limits=Limits(seconds_expected=1.0), clock=clock) as engine:
+    with ServingEngine(store, limits=Limits(seconds_expected=1.0), clock=clock) as engine:
         running = busy(engine, bank)
         others = [ask(engine, "spam", "word1 " * 30) for _ in range(20)]
         clock.now += 1.1  # but that what runs takes as long again

@@ -9,9 +9,9 @@ from foretoken import AdapterBank, document_logits
 from foretoken.data.plain_table import PlainTable
 from foretoken.errors import AdapterError
 from foretoken.inference.predictor import load_for_inference, predict_rows
-from foretoken.serving.engine import Engine, Limits, Request
+from foretoken.serving.engine import Limits, Request, ServingEngine
 from foretoken.serving.errors import ComputeError
-from foretoken.serving.tasks import Classify, Document, Embed
+from foretoken.serving.tasks import Classify, Embed, TextInput
 from foretoken.training.tokens.padding import PaddingCollator
 
 from support.served import make_store, save_adapter, serving
@@ -52,8 +52,8 @@ def answer(prediction):
 
 def served(engine, task=Classify()):  # noqa: B008 - it is frozen
     asked = [(name, number) for number in range(len(TEXTS)) for name in POOLS]
-    futures = {one: engine.submit(Request(one[0], [Document(TEXTS[one[1]])], task)) for one in asked}
-    together = {name: engine.submit(Request(name, [Document(text) for text in TEXTS], task)) for name in POOLS}
+    futures = {one: engine.submit(Request(one[0], [TextInput(TEXTS[one[1]])], task)) for one in asked}
+    together = {name: engine.submit(Request(name, [TextInput(text) for text in TEXTS], task)) for name in POOLS}
     alone = {one: future.result(60)[0] for one, future in futures.items()}
     return alone, {(name, number): found for name, f in together.items() for number, found in enumerate(f.result(60))}
 
@@ -62,7 +62,7 @@ def test_what_is_served_is_what_is_predicted(saved, expected):
     """Of documents alone and several in a request, whose chunks are run in many small batches of all adapters."""
     store = make_store(*saved)
     assert [name for name in POOLS if store.get(name).key not in store.bank.together] == ["apart"]
-    with Engine(store, limits=Limits(tokens_per_batch=80, seconds_waiting=600)) as engine:
+    with ServingEngine(store, limits=Limits(tokens_per_batch=80, seconds_waiting=600)) as engine:
         for answers in served(engine):
             for (name, number), found in answers.items():
                 np.testing.assert_allclose(answer(found), expected[name][number].reshape(-1), atol=1e-5, err_msg=name)
@@ -71,16 +71,16 @@ def test_what_is_served_is_what_is_predicted(saved, expected):
 
 
 def test_a_document_whose_rows_cannot_be_merged_fails_alone(saved, monkeypatch):
-    with Engine(make_store(*saved)) as engine:
+    with ServingEngine(make_store(*saved)) as engine:
         with monkeypatch.context() as patch:
             patch.setattr(engine.store.bank, "document_logits", lambda *_: 1 / 0)
             with pytest.raises(ComputeError):
-                engine.submit(Request("spam", [Document(TEXTS[1])], Classify())).result(60)
-        assert engine.submit(Request("spam", [Document(TEXTS[1])], Classify())).result(60)
+                engine.submit(Request("spam", [TextInput(TEXTS[1])], Classify())).result(60)
+        assert engine.submit(Request("spam", [TextInput(TEXTS[1])], Classify())).result(60)
 
 
 def test_half_of_the_bits_serve_them_too(saved, expected):
-    with Engine(make_store(*saved, precision="bf16"), limits=Limits(seconds_waiting=600)) as engine:
+    with ServingEngine(make_store(*saved, precision="bf16"), limits=Limits(seconds_waiting=600)) as engine:
         for (name, number), found in served(engine)[0].items():
             if found.probabilities is not None:
                 np.testing.assert_allclose(answer(found), expected[name][number].reshape(-1), atol=0.1, err_msg=name)
@@ -91,8 +91,8 @@ def test_over_http_and_vectors_of_all_of_a_text(saved, expected):
         for name in ("spam", "apart"):
             rows = client.post("/classify", json={"model": name, "input": TEXTS}).json()["data"]
             np.testing.assert_allclose([row["probs"] for row in rows], expected[name], atol=1e-5)
-    with Engine(make_store(*saved)) as engine:
-        given = [Document(text) for text in (TEXTS[2], TEXTS[2] + " prize")]
+    with ServingEngine(make_store(*saved)) as engine:
+        given = [TextInput(text) for text in (TEXTS[2], TEXTS[2] + " prize")]
         one, other = engine.submit(Request("spam", given, Embed())).result(60)
         assert np.abs(one.vector - other.vector).max() > 1e-5
         assert not one.truncated

@@ -9,9 +9,9 @@ import pytest
 from foretoken import LoraConfig, PrefixPropagationConfig, PrefixTuningConfig
 from foretoken.inference.predictor import load_for_inference, predict_rows
 from foretoken.serving.compute import MixedBank
-from foretoken.serving.engine import Engine
+from foretoken.serving.engine import ServingEngine
 from foretoken.serving.requests import Limits, Request
-from foretoken.serving.tasks import Classify, Document
+from foretoken.serving.tasks import Classify, TextInput
 from foretoken.training.options import HeadOptions
 
 from support import served
@@ -83,7 +83,7 @@ def first_layer_tokens(bank):
 
 
 def asked(engine, names, texts):
-    documents, task = [Document(text) for text in texts], Classify(known={})
+    documents, task = [TextInput(text) for text in texts], Classify(known={})
     return [one.result(60) for one in engine.submit_all([Request(name, documents, task) for name in names])]
 
 
@@ -92,7 +92,7 @@ def test_the_frozen_layers_run_once_for_a_document(upper, tokens_per_batch):
     """In one batch, and in batches of a few rows, of which each finds the states of the one before."""
     store = make_store(*upper)
     names = store.names
-    with Engine(store, limits=Limits(tokens_per_batch=tokens_per_batch)) as engine:
+    with ServingEngine(store, limits=Limits(tokens_per_batch=tokens_per_batch)) as engine:
         alone = [[asked(engine, [name], [text])[0][0] for text in TEXTS[:2]] for name in names]
         seen = first_layer_tokens(store.bank)
         together = asked(engine, names, TEXTS[:2])
@@ -105,7 +105,7 @@ def test_the_frozen_layers_run_once_for_a_document(upper, tokens_per_batch):
 
 def test_shared_layers_of_lower_precision(upper):
     store = make_store(*upper, precision="bf16")
-    with Engine(store) as engine:
+    with ServingEngine(store) as engine:
         alone = [asked(engine, [name], TEXTS[:2])[0] for name in store.names]
         seen = first_layer_tokens(store.bank)
         together = asked(engine, store.names, TEXTS[:2])
@@ -120,7 +120,7 @@ def test_documents_are_remembered_up_to_a_size(upper):
     for states, expected in ((0, [True] * 4), (10**6, [True, True, False, False])):
         store = make_store(*upper, bank=lambda base, states=states: MixedBank(base, states=states))
         seen, ran = first_layer_tokens(store.bank), []
-        with Engine(store) as engine:
+        with ServingEngine(store) as engine:
             seen.clear()
             for name, text in (("a0", TEXTS[0]), ("a1", TEXTS[1]), ("a2", TEXTS[0]), ("a0", TEXTS[1])):
                 before = len(seen)
@@ -145,7 +145,7 @@ def test_every_method_with_the_default_head_shares_the_batch(adapters, tmp_path,
         folders[name] = tmp_path / name
     store = make_store(model, folders)
     assert [name for name in store.names if store.get(name).key not in store.bank.together] == []
-    with Engine(store) as engine:
+    with ServingEngine(store) as engine:
         found = asked(engine, store.names, TEXTS)
     for name, answers in zip(store.names, found, strict=True):
         predictor = load_for_inference(folders[name])

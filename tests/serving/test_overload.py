@@ -6,9 +6,9 @@ import numpy as np
 import pytest
 import torch
 
-from foretoken.serving.engine import Engine, Limits, Request
+from foretoken.serving.engine import Limits, Request, ServingEngine
 from foretoken.serving.errors import BusyError
-from foretoken.serving.tasks import Classify, Document
+from foretoken.serving.tasks import Classify, TextInput
 
 from support.served import make_store
 from support.served_questions import save
@@ -21,23 +21,22 @@ class Simulated:
 
     def __init__(self, store, monkeypatch, *, padded):
         self.now, self.arrivals, self.waits, self.refused = 0.0, [], [], []
-        self.engine = Engine(store, padded=padded, clock=lambda: self.now)
+        self.engine = ServingEngine(store, padded=padded, clock=lambda: self.now)
         self.engine.state = "ready"
-        timed = {"__call__": self.compute, "hidden_states": self.compute}
-        monkeypatch.setattr(store.bank, "__class__", type("Timed", (type(store.bank),), timed))
+        monkeypatch.setattr(store.bank, "results", self.compute)
 
-    def compute(self, inputs, adapter_names):
+    def compute(self, kind, inputs, names):
         self.engine._finishing.submit(lambda: None).result()  # answers are made on another thread
         end = self.now + PER_BATCH + PER_TOKEN * int(inputs["attention_mask"].sum())
         self.arrive(end)
         self.now = end
-        return [torch.zeros(2) for _ in adapter_names]
+        return [torch.zeros(2) for _ in names]
 
     def arrive(self, until):
         while self.arrivals and self.arrivals[0][0] <= until:
             self.now, text = self.arrivals.pop(0)
             try:
-                future = self.engine.submit(Request("spam", [Document(text)], Classify()))
+                future = self.engine.submit(Request("spam", [TextInput(text)], Classify()))
             except BusyError as error:
                 self.refused.append(error)
                 continue
@@ -102,7 +101,7 @@ def test_a_model_that_cannot_be_measured_does_not_take_everything(simulated, mon
 
     monkeypatch.setattr(simulated.engine._worker, "start", lambda: None)
     with monkeypatch.context() as patched:
-        patched.setattr(simulated.engine.store.bank, "hidden_states", fails)
+        patched.setattr(simulated.engine.store.bank, "results", fails)
         simulated.engine.start()
     waits = simulated.run([(simulated.now, "word1 " * 20)] * 1500)
     assert max(waits) <= 2.5  # about 500 tokens a second are computed, as is assumed
@@ -112,7 +111,9 @@ def test_a_model_that_cannot_be_measured_does_not_take_everything(simulated, mon
 @pytest.mark.parametrize("family", ["bart", "t5"])
 def test_encoder_decoders_are_measured_too(family, tmp_path, caplog):
     card = {"labels": ["a", "b", "c"], "max_length": 32}
-    with Engine(make_store(*save(tmp_path, family, {"classes": ("prefix-tuning", "SEQ_CLS", {}, card)}))) as engine:
+    with ServingEngine(
+        make_store(*save(tmp_path, family, {"classes": ("prefix-tuning", "SEQ_CLS", {}, card)}))
+    ) as engine:
         assert engine._tokens_per_second > 0
     assert "not known" not in caplog.text
 
@@ -121,4 +122,4 @@ def test_texts_that_are_being_tokenised_count(simulated):
     simulated.engine._tokens_per_second = 100.0
     simulated.engine._reserve(1, 300)
     with pytest.raises(BusyError, match="overload"):
-        simulated.engine.submit(Request("spam", [Document("word1")], Classify()))
+        simulated.engine.submit(Request("spam", [TextInput("word1")], Classify()))

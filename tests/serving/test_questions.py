@@ -6,8 +6,8 @@ import pytest
 from foretoken.data.plain_table import PlainTable
 from foretoken.inference.predictor import load_for_inference, predict_rows
 from foretoken.serving.answers import Choices, Choose, Find
-from foretoken.serving.engine import Engine, Request
-from foretoken.serving.tasks import Classify, Document
+from foretoken.serving.engine import Request, ServingEngine
+from foretoken.serving.tasks import Classify, TextInput
 
 from support.saved import LABELS
 from support.served import make_store, ok, serving
@@ -72,14 +72,14 @@ def test_questions_share_a_batch_with_other_adapters(folders):
     run = store.bank.together.run_body
     store.bank.together.run_body = lambda ids, *given, **more: batches.append(len(ids)) or run(ids, *given, **more)
     asked = [
-        Request("asked", [Document(QUESTIONS[1], CONTEXTS[0])], Find()),
-        Request("classes", [Document(CONTEXTS[0])], Classify()),
-        Request("sought", [Document(QUESTIONS[0], CONTEXTS[1])], Find()),
+        Request("asked", [TextInput(QUESTIONS[1], CONTEXTS[0])], Find()),
+        Request("classes", [TextInput(CONTEXTS[0])], Classify()),
+        Request("sought", [TextInput(QUESTIONS[0], CONTEXTS[1])], Find()),
     ]
-    with Engine(store) as engine:
+    with ServingEngine(store) as engine:
         alone = [engine.submit(one).result(60)[0] for one in asked]
     batches.clear()
-    engine = Engine(store)
+    engine = ServingEngine(store)
     engine.state = "ready"
     futures = [engine.submit(one) for one in asked]
     with engine:
@@ -111,7 +111,7 @@ def test_choices_are_what_predict_chooses(chosen):
             assert (answer.status_code, message in answer.text) == (status, True), answer.text
         asked = client.post("/classify", json={"model": "chosen", "input": "a"})
         assert (asked.status_code, "POST /models/chosen" in asked.text) == (422, True)
-    with Engine(make_store(*chosen)) as engine:
+    with ServingEngine(make_store(*chosen)) as engine:
         document = Choices(QUESTIONS[1], choices=tuple(CHOICES[1]))
         same(engine.submit(Request("chosen", [document], Choose())).result(60)[0].values, expected[1])
 

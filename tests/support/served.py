@@ -15,7 +15,7 @@ from foretoken import BitFitConfig, LoraConfig, PrefixPropagationConfig, PrefixT
 from foretoken.files import write_json
 from foretoken.inference.shared_base import SharedBase
 from foretoken.serving.compute import MixedBank
-from foretoken.serving.engine import Engine
+from foretoken.serving.engine import ServingEngine
 from foretoken.serving.http.metrics import Metrics
 from foretoken.serving.http.server import uvicorn_config
 from foretoken.serving.http.service import Service
@@ -103,7 +103,9 @@ class HeldBank(MixedBank):
         self.bad = self.infinite = self.fatal = None
         self.go.set()
 
-    def __call__(self, inputs, adapter_names):
+    def results(self, kind, inputs, names):
+        if kind != "logits":
+            return super().results(kind, inputs, names)
         self.batches.append(inputs["input_ids"].shape)
         self.entered.set()
         assert self.go.wait(60)
@@ -111,7 +113,7 @@ class HeldBank(MixedBank):
             raise self.fatal
         if self.bad is not None and (inputs["input_ids"] == self.bad).any():
             raise RuntimeError("cannot")
-        results = super().__call__(inputs, adapter_names)
+        results = super().results(kind, inputs, names)
         if self.infinite is None:
             return results
         is_damaged = (inputs["input_ids"] == self.infinite).any(dim=1)
@@ -148,7 +150,7 @@ def serving(store, *, limits=None, settings=None, engine=True):
     settings = settings or ServerSettings(sources={}, port=0)
     service = Service(settings, Metrics())
     if engine:
-        service.engine = Engine(store, limits=limits or settings.limits, observer=service.metrics).start()
+        service.engine = ServingEngine(store, limits=limits or settings.limits, observer=service.metrics).start()
     config = uvicorn_config(settings, service)
     config.port = 0
     server = uvicorn.Server(config)

@@ -9,31 +9,37 @@ from foretoken.backbones import BACKBONES
 
 from support.copies import copies_of
 
-SIZES = {
+BODY = {
     "hidden_size": 32,
     "num_hidden_layers": 3,
     "num_attention_heads": 4,
-    "intermediate_size": 48,
     "vocab_size": 100,
     "max_position_embeddings": 64,
     "initializer_range": 0.25,  # large enough that an adapter's effect stands out from rounding
 }
-DECODER = SIZES | {"num_key_value_heads": 2, "pad_token_id": 0, "bos_token_id": 1, "eos_token_id": 2}
+SIZES = BODY | {"intermediate_size": 48}
+TOKENS = {"pad_token_id": 0, "bos_token_id": 1, "eos_token_id": 2}
+DECODER = SIZES | {"num_key_value_heads": 2} | TOKENS
+BART = {
+    "d_model": 32,
+    "encoder_layers": 2,
+    "decoder_layers": 2,
+    "encoder_attention_heads": 4,
+    "encoder_ffn_dim": 48,
+    "decoder_ffn_dim": 40,
+    "vocab_size": 100,
+    "pad_token_id": 1,
+    "bos_token_id": 0,
+    "eos_token_id": 2,
+    "decoder_start_token_id": 2,
+}
 CONFIGS = {
     "bert": lambda: tf.BertConfig(**SIZES),
     "roberta": lambda: tf.RobertaConfig(**SIZES, pad_token_id=1),
     "xlm-roberta": lambda: tf.XLMRobertaConfig(**SIZES, pad_token_id=1),
     "camembert": lambda: tf.CamembertConfig(**SIZES, pad_token_id=1),
     "electra": lambda: tf.ElectraConfig(**SIZES, embedding_size=16),
-    "distilbert": lambda: tf.DistilBertConfig(
-        dim=32,
-        n_layers=3,
-        n_heads=4,
-        hidden_dim=48,
-        vocab_size=100,
-        max_position_embeddings=64,
-        initializer_range=0.25,
-    ),
+    "distilbert": lambda: tf.DistilBertConfig(**BODY, hidden_dim=48),
     "longformer": lambda: tf.LongformerConfig(**SIZES, attention_window=[4, 8, 4], pad_token_id=1),
     "big_bird": lambda: tf.BigBirdConfig(
         **SIZES, attention_type="block_sparse", block_size=2, num_random_blocks=1, pad_token_id=0
@@ -43,9 +49,7 @@ CONFIGS = {
         **(SIZES | {"initializer_cutoff_factor": 2.0}),
         global_attn_every_n_layers=3,
         local_attention=4,
-        pad_token_id=0,
-        bos_token_id=1,
-        eos_token_id=2,
+        **TOKENS,
         cls_token_id=1,
         sep_token_id=2,
     ),
@@ -61,17 +65,7 @@ CONFIGS = {
         pad_token_id=0,
     ),
     "mpnet": lambda: tf.MPNetConfig(**(SIZES | {"initializer_range": 0.15}), pad_token_id=1),
-    "gpt2": lambda: tf.GPT2Config(
-        n_embd=32,
-        n_layer=3,
-        n_head=4,
-        n_positions=64,
-        vocab_size=100,
-        initializer_range=0.25,
-        pad_token_id=0,
-        bos_token_id=1,
-        eos_token_id=2,
-    ),
+    "gpt2": lambda: tf.GPT2Config(**BODY, **TOKENS),
     "llama": lambda: tf.LlamaConfig(**DECODER),
     "qwen2": lambda: tf.Qwen2Config(**DECODER),
     "qwen3": lambda: tf.Qwen3Config(**DECODER, head_dim=8),
@@ -98,39 +92,15 @@ CONFIGS = {
         decoder_start_token_id=0,
     ),
     "bart": lambda: tf.BartConfig(
-        d_model=32,
-        encoder_layers=2,
-        decoder_layers=2,
-        encoder_attention_heads=4,
-        decoder_attention_heads=2,
-        encoder_ffn_dim=48,
-        decoder_ffn_dim=40,
-        vocab_size=100,
-        max_position_embeddings=64,
-        init_std=0.25,
-        pad_token_id=1,
-        bos_token_id=0,
-        eos_token_id=2,
-        decoder_start_token_id=2,
-        forced_eos_token_id=None,
+        **BART, decoder_attention_heads=2, max_position_embeddings=64, init_std=0.25, forced_eos_token_id=None
     ),
     "led": lambda: tf.LEDConfig(
-        d_model=32,
-        encoder_layers=2,
-        decoder_layers=2,
-        encoder_attention_heads=4,
+        **BART,
         decoder_attention_heads=4,
-        encoder_ffn_dim=48,
-        decoder_ffn_dim=40,
-        vocab_size=100,
         attention_window=4,
         max_encoder_position_embeddings=64,
         max_decoder_position_embeddings=64,
         init_std=0.15,
-        pad_token_id=1,
-        bos_token_id=0,
-        eos_token_id=2,
-        decoder_start_token_id=2,
     ),
 }
 FAMILIES = tuple(family for family in CONFIGS if family.split(",")[0] in BACKBONES)

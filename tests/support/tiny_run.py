@@ -12,12 +12,16 @@ SIGNS = {"ham": ["lunch", "meeting"], "spam": ["prize", "winner"]}
 SPECIAL = ["[PAD]", "[UNK]", "[CLS]", "[SEP]"]
 
 
-def make_tokenizer(positions=64):
-    words = SPECIAL + FILLER + [word for signs in SIGNS.values() for word in signs]
-    tokenizer = Tokenizer(models.WordLevel({word: index for index, word in enumerate(words)}, unk_token="[UNK]"))
+WORDS = [*FILLER, *(word for signs in SIGNS.values() for word in signs)]
+
+
+def make_tokenizer(positions=64, words=WORDS, *, pair=None, **options):
+    """Return a tokenizer of words, with `pair` as the template of two texts."""
+    known = {word: index for index, word in enumerate([*SPECIAL, *words])}
+    tokenizer = Tokenizer(models.WordLevel(known, unk_token="[UNK]"))
     tokenizer.pre_tokenizer = pre_tokenizers.Whitespace()
     tokenizer.post_processor = processors.TemplateProcessing(
-        single="[CLS] $A [SEP]", special_tokens=[("[CLS]", 2), ("[SEP]", 3)]
+        single="[CLS] $A [SEP]", pair=pair or "$A:0 $B:1", special_tokens=[("[CLS]", 2), ("[SEP]", 3)]
     )
     return PreTrainedTokenizerFast(
         tokenizer_object=tokenizer,
@@ -26,6 +30,7 @@ def make_tokenizer(positions=64):
         cls_token="[CLS]",
         sep_token="[SEP]",
         model_max_length=positions,
+        **options,
     )
 
 

@@ -15,13 +15,13 @@ import random
 import re
 import shlex
 from functools import partial
+from itertools import chain
 from pathlib import Path
 
 import datasets
 import pytest
 import torch
 import yaml
-from tokenizers import Tokenizer, models, pre_tokenizers, processors
 from transformers import (
     BertConfig,
     BertModel,
@@ -29,13 +29,14 @@ from transformers import (
     GPT2LMHeadModel,
     LongformerConfig,
     LongformerModel,
-    PreTrainedTokenizerFast,
     T5Config,
     T5ForConditionalGeneration,
 )
 
 from foretoken import METHODS
 from foretoken_cli import main
+
+from support.tiny_run import SIGNS, make_tokenizer
 
 ROOT = Path(__file__).resolve().parents[2]
 PAGES = sorted(
@@ -53,9 +54,7 @@ BERTS = ("google-bert/bert-base-uncased", "minilm", "sentence-transformers/all-M
 LONGFORMERS = ("allenai/longformer-base-4096",)
 GPT2S = ("openai-community/gpt2",)
 T5S = ("google-t5/t5-small",)
-SIGNS = {"ham": ("lunch", "meeting"), "spam": ("prize", "winner")}
 FILLER = [f"word{number}" for number in range(30)]
-SPECIAL = ("[PAD]", "[UNK]", "[CLS]", "[SEP]")
 SIZES = {
     "hidden_size": 16,
     "num_hidden_layers": 2,
@@ -79,21 +78,12 @@ def load_generator(monkeypatch):
     return module
 
 
-def tokenizer():
-    words = [*SPECIAL, *FILLER, *(word for signs in SIGNS.values() for word in signs)]
-    backend = Tokenizer(models.WordLevel({word: number for number, word in enumerate(words)}, unk_token="[UNK]"))
-    backend.pre_tokenizer = pre_tokenizers.Whitespace()
-    backend.post_processor = processors.TemplateProcessing(
-        single="[CLS] $A [SEP]", special_tokens=[("[CLS]", 2), ("[SEP]", 3)]
-    )
-    names = {"pad_token": "[PAD]", "unk_token": "[UNK]", "cls_token": "[CLS]", "sep_token": "[SEP]"}
-    return len(words), PreTrainedTokenizerFast(tokenizer_object=backend, model_max_length=64, **names)
-
-
 @pytest.fixture(scope="module")
 def pretrained(tmp_path_factory):
     """Folders of tiny random models, by the name that stands for them in the documentation."""
-    root, (size, fast) = tmp_path_factory.mktemp("models"), tokenizer()
+    root = tmp_path_factory.mktemp("models")
+    fast = make_tokenizer(words=[*FILLER, *chain(*SIGNS.values())])
+    size = len(fast)
     torch.manual_seed(0)
     made = {
         "bert": BertModel(BertConfig(vocab_size=size, **SIZES)),

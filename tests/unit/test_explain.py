@@ -20,8 +20,7 @@ from foretoken.data.bad_rows import BadRows
 from foretoken.data.plain_table import PlainTable
 from foretoken.errors import ConfigError
 from foretoken.inference.attributions import ExplainOptions, ReadDocument, integrated_gradients
-from foretoken.inference.explain import check_explainable, explain_rows
-from foretoken.inference.passages import LONGEST, Scored, passages_of, words_of
+from foretoken.inference.explain import LONGEST, Scored, check_explainable, explain_rows, passages_of, words_of
 from foretoken.inference.predictor import Predictor
 from foretoken.metrics.decision import Decision
 from foretoken.training.baseline.options import TfidfOptions

@@ -14,14 +14,7 @@ import torch
 from safetensors.torch import save_file
 
 from foretoken.errors import BackboneError, SaveError
-from foretoken.files import (
-    atomic_directory,
-    atomic_file,
-    check_writable,
-    temporary_name,
-    write_json,
-    write_text,
-)
+from foretoken.files import atomic_directory, atomic_file, check_writable, temporary_name, write_json, write_text
 from foretoken.training.trainer.checkpoints import seal
 
 

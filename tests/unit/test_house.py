@@ -17,8 +17,7 @@ from support.count import AT_MOST, ROOT, code_lines, lines_of
 
 SOURCE = ROOT / "src"
 FILES = sorted(SOURCE.rglob("*.py"))
-MOST_FILES = 16  # in one folder
-TWICE = {"Document", "EncoderPacks", "Engine", "PackingLayer", "Parts", "Words"}
+MOST_FILES, MOST_LINES = 16, 400  # in one folder, in one file
 PROBLEM_NAMES = {*PROBLEMS, *(key for key, value in vars(problems).items() if value in [*PROBLEMS])}
 ELSEWHERE = {  # words of configs, of heads, and of a file that stands alone
     "foretoken/bank/info.py": 1,
@@ -63,7 +62,8 @@ def test_the_house_stays_small(folder):
     assert lines <= AT_MOST[folder]
 
 
-def test_folders_are_small():
+def test_files_and_folders_are_small():
+    assert not [file.name for file in FILES if len(file.read_text(encoding="utf-8").splitlines()) > MOST_LINES]
     folders = defaultdict(list)
     for file in (file for file in FILES if file.name != "__init__.py"):
         folders[file.parent.relative_to(SOURCE).as_posix()].append(file.name)
@@ -76,7 +76,7 @@ def test_a_class_has_a_name_of_its_own():
     names = Counter(
         node.name for file in FILES for node in ast.walk(ast.parse(file.read_text())) if isinstance(node, ast.ClassDef)
     )
-    assert {name for name, count in names.items() if count > 1} <= TWICE
+    assert not [name for name, count in names.items() if count > 1]
 
 
 def test_only_a_problem_is_asked_its_name():

@@ -13,7 +13,7 @@ import torch
 from torch import Tensor
 from torch.nn import functional as F  # noqa: N812 - the name that PyTorch's own code uses
 
-from foretoken.attention.packed import Document, PackedBatch, documents_in_place
+from foretoken.attention.packed import DocumentSpan, PackedBatch, documents_in_place
 from foretoken.errors import AdapterError, ConfigError
 
 
@@ -100,7 +100,7 @@ class Window(Mask):
     global_mask: Tensor
 
     @cached_property
-    def documents(self) -> tuple[Document, ...]:
+    def documents(self) -> tuple[DocumentSpan, ...]:
         """The documents as stretches of the flattened (B M) batch; found once for all layers that share the window."""
         return documents_in_place(~self.key_mask, self.is_global())
 

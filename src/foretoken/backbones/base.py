@@ -125,6 +125,20 @@ def attended(adapter: AttentionAdapter | None, call: AttentionCall) -> tuple[Ten
     return (call.attend()[0], None) if adapter is None else adapter.attend(call)
 
 
+def attended_padded(
+    adapter: AttentionAdapter, call: AttentionCall, *, weights: bool = False
+) -> tuple[Tensor, Tensor | None]:
+    """Return the attention of padded documents as (B, N, D), and their own keys' weights where these are asked."""
+    out, after = adapter.attend(call)
+    adapter.deliver(after)
+    return out.transpose(1, 2).flatten(2), adapter.own_weights(call) if weights else None
+
+
+def split_heads(x: Tensor, heads: int) -> Tensor:
+    """Return (B, N, H K) as (B, H, N, K)."""
+    return x.unflatten(-1, (heads, -1)).transpose(1, 2)
+
+
 @dataclass(frozen=True)
 class Attention:
     """One attention of a layer. Paths are relative to the layer.

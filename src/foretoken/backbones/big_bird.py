@@ -26,13 +26,13 @@ from foretoken.attention import AttentionCall, Blocks, DenseMask, Mask, Weightin
 from foretoken.attention.packed import PackedBatch
 from foretoken.backbones.base import (
     Attention,
-    AttentionAdapter,
     Backbone,
     PassFacts,
     Stack,
     adapter_of,
     alone,
-    attended,
+    attended_padded,
+    split_heads,
     text_dimensions,
 )
 from foretoken.backbones.masks import as_mask, extend_late_mask
@@ -43,7 +43,6 @@ from foretoken.backbones.packing import (
     attended_in_parts,
     let_layers_pack,
     stop_layers_packing,
-    with_own_prefix,
 )
 from foretoken.errors import BackboneError
 
@@ -75,7 +74,8 @@ class FullSelfAttention(BigBirdSelfAttention):
             attention_mask = extend_late_mask(
                 attention_mask, prefix, keys=hidden_states.shape[1], dtype=hidden_states.dtype
             )
-        return attended_padded(self, adapter, hidden_states, DenseMask(attention_mask), output_attentions)
+        call = call_of(self, projected(self, hidden_states), DenseMask(attention_mask))
+        return attended_padded(adapter, call, weights=output_attentions)
 
 
 class SparseSelfAttention(BigBirdBlockSparseAttention):
@@ -109,7 +109,8 @@ class SparseSelfAttention(BigBirdBlockSparseAttention):
             key_mask = torch.cat([prefix.mask, key_mask], dim=1)
         front = hidden_states.shape[1] - to_mask.shape[-1]
         blocks = Blocks(self.block_size, key_mask, random, front)
-        return attended_padded(self, adapter, hidden_states, blocks, output_attentions)
+        call = call_of(self, projected(self, hidden_states), blocks)
+        return attended_padded(adapter, call, weights=output_attentions)
 
     def random_blocks(self, tokens: int, device: torch.device) -> Tensor:
         """Return the random blocks (H, N / S - 2, R) that transformers takes for a text of N tokens.
@@ -160,21 +161,6 @@ OURS: dict[str, type[nn.Module]] = {FULL: FullSelfAttention, SPARSE: SparseSelfA
 THEIRS: dict[str, type[nn.Module]] = {FULL: BigBirdSelfAttention, SPARSE: BigBirdBlockSparseAttention}
 
 
-def attended_padded(
-    module: FullSelfAttention | SparseSelfAttention,
-    adapter: AttentionAdapter,
-    hidden_states: Tensor,
-    mask: Mask,
-    output_attentions: bool,
-) -> tuple[Tensor, Tensor | None]:
-    """Attention with the adapter's part: (B, P + N, D) -> (B, P + N, D), and the (B, H, P + N, P + N) weights."""
-    call = call_of(module, projected(module, hidden_states), mask)
-    out, after = adapter.attend(call)
-    adapter.deliver(after)
-    weights = adapter.own_weights(call) if output_attentions else None
-    return out.transpose(1, 2).flatten(2), weights
-
-
 def attended_packed(
     module: FullSelfAttention | SparseSelfAttention, hidden_states: Tensor, batch: PackedBatch
 ) -> Tensor:
@@ -183,12 +169,11 @@ def attended_packed(
     Blocks are those of the whole batch, as its longest document has them.
     """
 
-    def attend(part: PackedBatch, *projected: Tensor) -> tuple[Tensor, Tensor | None]:
-        out, after = attended(adapter_of(module), call_of(module, projected, part_mask(module, part, projected[0])))
-        return out.transpose(1, 2).flatten(2), after
+    def call(part: PackedBatch, *projected: Tensor) -> AttentionCall:
+        return call_of(module, projected, part_mask(module, part, projected[0]))
 
-    is_full, batch = isinstance(module, FullSelfAttention), with_own_prefix(batch, module)
-    return attended_in_parts(module, batch, projected(module, hidden_states), attend, alike=is_full)
+    is_full = isinstance(module, FullSelfAttention)
+    return attended_in_parts(module, batch, projected(module, hidden_states), call, alike=is_full)
 
 
 def projected(module: FullSelfAttention | SparseSelfAttention, hidden_states: Tensor) -> tuple[Tensor, ...]:
@@ -200,10 +185,9 @@ def call_of(
     module: FullSelfAttention | SparseSelfAttention, projected: tuple[Tensor, ...], mask: Mask
 ) -> AttentionCall:
     """Return what is computed of queries, keys and values (B, P + N, D); sparse attention has no dropout."""
-    shape = (module.num_attention_heads, module.attention_head_size)
-    query, key, value = (x.unflatten(-1, shape).transpose(1, 2) for x in projected)
+    query, key, value = (split_heads(x, module.num_attention_heads) for x in projected)
     dropout = module.dropout.p if isinstance(module, FullSelfAttention) and module.training else 0.0
-    return AttentionCall(query, key, value, 1 / math.sqrt(shape[1]), mask, Weighting(dropout=dropout))
+    return AttentionCall(query, key, value, 1 / math.sqrt(module.attention_head_size), mask, Weighting(dropout=dropout))
 
 
 def part_mask(module: FullSelfAttention | SparseSelfAttention, part: PackedBatch, query: Tensor) -> Mask:

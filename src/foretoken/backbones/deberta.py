@@ -33,9 +33,9 @@ from foretoken.backbones.base import (
     Attention,
     Backbone,
     Stack,
-    adapter_of,
-    attended,
+    attended_padded,
     facts_of,
+    split_heads,
     text_dimensions,
 )
 from foretoken.backbones.masks import as_mask, extend_late_mask
@@ -46,7 +46,6 @@ from foretoken.backbones.packing import (
     attended_in_parts,
     let_layers_pack,
     stop_layers_packing,
-    with_own_prefix,
 )
 
 
@@ -80,26 +79,21 @@ class DisentangledAttention(DisentangledSelfAttention):
             visible = extend_late_mask(attention_mask, prefix, keys=key.shape[2], dtype=torch.bool)
         seen = self.scored(query, key, visible, relative_pos, rel_embeddings)
         call = AttentionCall(query, key, value, self.scale, seen, self.weighting)
-        out, after = adapter.attend(call)
-        adapter.deliver(after)
-        weights = adapter.own_weights(call) if output_attentions else None
-        return out.transpose(1, 2).flatten(2), weights
+        return attended_padded(adapter, call, weights=output_attentions)
 
     def packed(
         self, hidden_states: Tensor, batch: PackedBatch, relative_pos: Tensor | None, rel_embeddings: Tensor | None
     ) -> Tensor:
         """(1, S, D) and the distances of the padded texts (1, N, N) -> (1, S, D); attention runs with the padding."""
 
-        def attend(part: PackedBatch, *projected: Tensor) -> tuple[Tensor, Tensor | None]:
+        def call_of(part: PackedBatch, *projected: Tensor) -> AttentionCall:
             query, key, value = map(self.heads, projected)
             distances = None if relative_pos is None else relative_pos[:, : part.length, : part.length]
             seen = self.scored(query, key, part.key_mask, distances, rel_embeddings)
-            call = AttentionCall(query, key, value, self.scale, seen, self.weighting)
-            out, after = attended(adapter_of(self), call)
-            return out.transpose(1, 2).flatten(2), after
+            return AttentionCall(query, key, value, self.scale, seen, self.weighting)
 
         projected = tuple(map_(hidden_states) for map_ in (self.query_proj, self.key_proj, self.value_proj))
-        return attended_in_parts(self, with_own_prefix(batch, self), projected, attend)
+        return attended_in_parts(self, batch, projected, call_of)
 
     @property
     def scale(self) -> float:
@@ -156,7 +150,7 @@ class DisentangledAttention(DisentangledSelfAttention):
 
     def heads(self, x: Tensor) -> Tensor:
         """(B, N, D) -> (B, H, N, K)."""
-        return x.unflatten(-1, (self.num_attention_heads, -1)).transpose(1, 2)
+        return split_heads(x, self.num_attention_heads)
 
 
 class DisentangledEncoder(DebertaV2Encoder):

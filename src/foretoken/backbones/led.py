@@ -23,8 +23,10 @@ from foretoken.backbones.base import (
     PassFacts,
     Stack,
     adapter_of,
+    attended_padded,
     facts_of,
     offset_after_padding,
+    split_heads,
 )
 from foretoken.backbones.longformer.attention import GlobalTokens, WindowedSelfAttention
 from foretoken.backbones.longformer.mask_row import make_one_row
@@ -91,10 +93,8 @@ class AdaptedDecoderAttention(LEDDecoderAttention):
         key, value = keys_and_values(self.projected, states, past_key_values, self.layer_idx, is_cross=is_cross)
         weighting = Weighting(dropout=(self.dropout or 0.0) if self.training else 0.0)
         call = AttentionCall(query, key, value, self.scaling, DenseMask(attention_mask), weighting)
-        out, after = adapter.attend(call)
-        adapter.deliver(after)
-        weights = adapter.own_weights(call) if output_attentions else None
-        return self.out_proj(out.transpose(1, 2).flatten(2)), weights, past_key_values
+        out, weights = attended_padded(adapter, call, weights=output_attentions)
+        return self.out_proj(out), weights, past_key_values
 
     def projected(self, states: Tensor) -> tuple[Tensor, Tensor]:
         """(B, M, D) -> keys and values (B, H, M, K)."""
@@ -102,7 +102,7 @@ class AdaptedDecoderAttention(LEDDecoderAttention):
 
     def heads(self, x: Tensor) -> Tensor:
         """(B, N, D) -> (B, H, N, K)."""
-        return x.unflatten(-1, (self.num_heads, self.head_dim)).transpose(1, 2)
+        return split_heads(x, self.num_heads)
 
 
 class LedEncoderPacks(FirstLayerPacks):

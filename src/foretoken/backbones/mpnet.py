@@ -21,9 +21,10 @@ from foretoken.backbones.base import (
     Backbone,
     Stack,
     adapter_of,
-    attended,
+    attended_padded,
     in_tuple,
     offset_after_padding,
+    split_heads,
     text_dimensions,
 )
 from foretoken.backbones.masks import PrefixMask, as_mask, extend_late_mask
@@ -34,7 +35,6 @@ from foretoken.backbones.packing import (
     attended_in_parts,
     let_layers_pack,
     stop_layers_packing,
-    with_own_prefix,
 )
 
 
@@ -55,15 +55,13 @@ class BiasedSelfAttention(MPNetSelfAttention):
         adapter = adapter_of(self)
         if adapter is None:
             return super().forward(hidden_states, attention_mask, position_bias, output_attentions, **kwargs)
-        query, key, value = (heads(project(hidden_states), self) for project in (self.q, self.k, self.v))
+        query, key, value = (self.heads(project(hidden_states)) for project in (self.q, self.k, self.v))
         if (prefix := adapter.facts.prefix_mask) is not None:
             attention_mask = extend_late_mask(attention_mask, prefix, keys=key.shape[2], dtype=query.dtype)
             position_bias = extend_bias(position_bias, prefix)
         call = self.call(query, key, value, added(attention_mask, position_bias))
-        out, after = adapter.attend(call)
-        adapter.deliver(after)
-        output = self.o(out.transpose(1, 2).flatten(2))
-        return (output, adapter.own_weights(call)) if output_attentions else (output,)
+        out, weights = attended_padded(adapter, call, weights=output_attentions)
+        return (self.o(out), weights) if weights is not None else (self.o(out),)
 
     def call(self, query: Tensor, key: Tensor, value: Tensor, mask: Tensor | None) -> AttentionCall:
         """Return what is computed of (B, H, N, K) each, with a mask to add to the scores."""
@@ -73,18 +71,21 @@ class BiasedSelfAttention(MPNetSelfAttention):
     def packed(self, hidden_states: Tensor, batch: PackedBatch, position_bias: Tensor | None) -> Tensor:
         """(1, S, D) and the bias of the padded texts (B, H, N, N) -> (1, S, D); attention runs with the padding."""
 
-        def attend(part: PackedBatch, *projected: Tensor) -> tuple[Tensor, Tensor | None]:
-            query, key, value = (heads(x, self) for x in projected)
+        def call_of(part: PackedBatch, *projected: Tensor) -> AttentionCall:
+            query, key, value = map(self.heads, projected)
             mask = None if part.key_mask is None else as_mask(part.key_mask, query.dtype)
             bias = position_bias
             if bias is not None:
                 bias = part.remembered(partial(cut, bias, part), "bias", bias)
-            out, after = attended(adapter_of(self), self.call(query, key, value, added(mask, bias)))
-            return out.transpose(1, 2).flatten(2), after
+            return self.call(query, key, value, added(mask, bias))
 
         projected = tuple(map_(hidden_states) for map_ in (self.q, self.k, self.v))
-        output: Tensor = self.o(attended_in_parts(self, with_own_prefix(batch, self), projected, attend))
+        output: Tensor = self.o(attended_in_parts(self, batch, projected, call_of))
         return output
+
+    def heads(self, x: Tensor) -> Tensor:
+        """Return (B, N, D) as (B, H, N, K)."""
+        return split_heads(x, self.num_attention_heads)
 
 
 def cut(bias: Tensor, batch: PackedBatch) -> Tensor:
@@ -98,11 +99,6 @@ def cut(bias: Tensor, batch: PackedBatch) -> Tensor:
 
 class PackingMPNetLayer(PackingLayer, MPNetLayer):
     """MPNet's layer, which packs."""
-
-
-def heads(x: Tensor, attention: MPNetSelfAttention) -> Tensor:
-    """(B, N, D) -> (B, H, N, K)."""
-    return x.unflatten(-1, (attention.num_attention_heads, -1)).transpose(1, 2)
 
 
 def extend_bias(bias: Tensor | None, prefix: PrefixMask) -> Tensor | None:

@@ -20,6 +20,7 @@ from torch import Tensor, nn
 from torch.nn import functional as F  # noqa: N812 - the name that PyTorch's own code uses
 from torch.utils.hooks import RemovableHandle
 
+from foretoken.attention import AttentionCall
 from foretoken.attention.choose import packs
 from foretoken.attention.kernels import seen_by
 from foretoken.attention.packed import PackedBatch, Parts, packed_batch_of
@@ -30,6 +31,8 @@ from foretoken.backbones.base import (
     AttentionAdapter,
     Backbone,
     PassFacts,
+    adapter_of,
+    attended,
     facts_of,
     has_submodule,
 )
@@ -171,7 +174,7 @@ def attended_in_parts(
     attention: nn.Module,
     batch: PackedBatch,
     projected: tuple[Tensor, ...],
-    attend: Callable[..., tuple[Tensor, Tensor | None]],
+    call_of: Callable[..., AttentionCall],
     *,
     alike: bool = True,
 ) -> Tensor:
@@ -184,19 +187,19 @@ def attended_in_parts(
         attention: the attention module.
         batch: where the documents are.
         projected: queries, keys and values (1, S, D).
-        attend: a batch and its queries, keys and values (B, P + N, D) -> (B, P + N, D), and that or None for after W_o.
+        call_of: a batch and its queries, keys and values (B, P + N, D) -> the call of attention.
         alike: False where the batch stays one in any case.
 
     Returns:
         (1, S, D).
     """
-    adapter, facts = ADAPTER.get(attention), facts_of(attention)
+    adapter, facts, batch = ADAPTER.get(attention), facts_of(attention), with_own_prefix(batch, attention)
     differ = facts.mixed_size is not None or facts.partial_prefix is not None
     parts = batches_alike(batch) if alike and not differ else Parts((batch,))
     outs, afters = [], []
     for part, run in zip(parts.batches, zip(*map(parts.split, projected), strict=True), strict=True):
-        out, after = attend(part, *map(part.unpack, run))
-        outs.append(part.pack(out))
+        out, after = attended(adapter_of(attention), call_of(part, *map(part.unpack, run)))
+        outs.append(part.pack(out.transpose(1, 2).flatten(2)))
         if after is not None:
             afters.append(part.pack(after))
     if adapter is not None and facts.acts:

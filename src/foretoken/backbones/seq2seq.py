@@ -25,7 +25,7 @@ from foretoken.backbones.attention_interface import (
     interface_dimensions,
     is_attached,
 )
-from foretoken.backbones.base import Attention, Backbone, PassFacts, Stack, adapter_of
+from foretoken.backbones.base import Attention, Backbone, PassFacts, Stack, adapter_of, attended_padded, split_heads
 from foretoken.backbones.masks import PrefixMask, extend_late_mask, extend_mask
 from foretoken.errors import BackboneError
 
@@ -100,13 +100,12 @@ class AdaptedT5Attention(T5Attention):
         added = position_bias if MASK_IN_BIAS else self.with_mask(facts.prefix_mask, mask, position_bias)
         weighting = Weighting(dropout=self.dropout if self.training else 0.0)
         call = AttentionCall(query, key, value, 1.0, DenseMask(added), weighting)  # T5 does not scale its scores
-        out, after = adapter.attend(call)
-        adapter.deliver(after)
-        answer = self.o(out.transpose(1, 2).flatten(2)), position_bias
-        if MASK_IN_BIAS and not kwargs.get("output_attentions"):
-            return answer
-        is_wanted = MASK_IN_BIAS or self.config._attn_implementation == "eager"
-        return *answer, adapter.own_weights(call) if is_wanted else None
+        is_eager = self.config._attn_implementation == "eager"
+        out, weights = attended_padded(
+            adapter, call, weights=bool(kwargs.get("output_attentions")) if MASK_IN_BIAS else is_eager
+        )
+        answer = self.o(out), position_bias
+        return answer if MASK_IN_BIAS and weights is None else (*answer, weights)
 
     def projected(self, states: Tensor) -> tuple[Tensor, Tensor]:
         """(B, M, D) -> keys and values (B, H, M, K)."""
@@ -114,7 +113,7 @@ class AdaptedT5Attention(T5Attention):
 
     def heads(self, x: Tensor) -> Tensor:
         """(B, N, H K) -> (B, H, N, K)."""
-        return x.unflatten(-1, (self.n_heads, self.key_value_proj_dim)).transpose(1, 2)
+        return split_heads(x, self.n_heads)
 
     def bias(self, query: Tensor, key: Tensor, *, prefix_length: int, seen: int | Tensor) -> Tensor:
         """Return the (1, H, N, M) position bias; N and M begin with the prefix, ``seen`` tokens of text are cached."""

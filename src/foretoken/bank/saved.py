@@ -12,7 +12,8 @@ from peft.mapping import PEFT_TYPE_TO_CONFIG_MAPPING
 from torch import Tensor
 
 from foretoken.errors import AdapterError, cut, quoted
-from foretoken.files import PathLike, readable_object
+from foretoken.files import PathLike
+from foretoken.saved_files import readable_object
 from foretoken.tuner.adapter_files import CONFIG, TENSORS, find, open_tensors, read_config
 from foretoken.tuner.checks import PREFIX, is_finite
 from foretoken.tuner.tuner import without_wrapper

@@ -9,7 +9,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from foretoken.data.problems import PROBLEMS, Answer
-from foretoken.files import cache_folder, remove, temporary_name
+from foretoken.files import remove, temporary_name
+from foretoken.saved_files import cache_folder
 
 if TYPE_CHECKING:
     import datasets

@@ -35,7 +35,7 @@ class Reader:
         if name is not None:
             self.about |= self.about["adapters"][name]
         self.head = dict(np.load(place / f"{name or 'head'}.npz")) if self.about["pool"] else None
-        self.words = Words(folder / "words" / (name or "")) if self.about["words"] else None
+        self.words = ExportedWords(folder / "words" / (name or "")) if self.about["words"] else None
         if self.about["runtime"] == "torch":
             import torch
 
@@ -75,7 +75,7 @@ class Reader:
         return [output.detach().numpy() for output in self.model(*map(torch.from_numpy, inputs))]
 
 
-class Words:
+class ExportedWords:
     """TF-IDF beside a model, from two files: ``place`` with .json and .npz."""
 
     def __init__(self, place: Path) -> None:

@@ -9,8 +9,8 @@ from pathlib import Path
 from peft import PeftConfig
 
 from foretoken.errors import AdapterError, BackboneError, ConfigError, quoted
-from foretoken.files import read_object
 from foretoken.lengthening import public_name, resolve_source
+from foretoken.saved_files import read_object
 from foretoken.training.model.load import load_config, load_errors, reason
 from foretoken.training.run.card import Card, CardRecipe, read_card
 from foretoken.training.run.fingerprint import refuse_another_base

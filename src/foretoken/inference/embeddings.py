@@ -16,11 +16,12 @@ from torch import Tensor, nn
 
 from foretoken.backbones.pooling import of_documents, summaries
 from foretoken.errors import BackboneError
-from foretoken.files import PathLike, read_object
+from foretoken.files import PathLike
 from foretoken.inference.base_model import base_model_of, check_base
 from foretoken.inference.predictor import HEADLESS, load_for_inference, refuse_unusable_texts
 from foretoken.inference.saved_weights import adapter_file, check_adapter
 from foretoken.quiet import quiet_transformers
+from foretoken.saved_files import read_object
 from foretoken.sentence_encoders import SentenceEncoder, is_sentence_encoder
 from foretoken.training.model.load import load_errors, load_tokenizer, load_weights
 from foretoken.training.run.card import CARD, read_card

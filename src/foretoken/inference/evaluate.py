@@ -19,7 +19,9 @@ from foretoken.metrics.classification import class_scores, confusion
 from foretoken.metrics.table import positive_of
 from foretoken.metrics.worth.intervals import bootstrap_intervals, calibration_intervals
 from foretoken.training.baseline.options import is_baseline
-from foretoken.training.recipe.recipe import Recipe, as_begun, checked
+from foretoken.training.options import Recipe
+from foretoken.training.recipe.recipe import checked
+from foretoken.training.recipe.resolve import as_begun
 from foretoken.training.run import record as records
 from foretoken.training.run.baselines import add_baselines
 from foretoken.training.run.fingerprint import of_data, refuse_changes

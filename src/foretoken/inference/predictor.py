@@ -21,16 +21,16 @@ from foretoken.data.plain_table import PlainTable, Table
 from foretoken.data.problems import CLASSIFICATION
 from foretoken.data.readers.rows import text_value
 from foretoken.errors import AdapterError, DataError, cut, quoted
-from foretoken.files import refuse_pickles
 from foretoken.inference.base_model import adapter_errors, base_model_of, check_base, read_adapter_config
 from foretoken.inference.int8 import hold_in_int8
 from foretoken.inference.saved_weights import adapter_file, check_adapter, check_model, model_files
 from foretoken.inference.shared_base import SharedBase
-from foretoken.machine.precision import fastest_precision
+from foretoken.machine.precision import chosen_precision
 from foretoken.methods.base import ForetokenConfig
 from foretoken.metrics.decision import Decision
 from foretoken.metrics.scaling import Scaling
 from foretoken.quiet import quiet_transformers
+from foretoken.saved_files import refuse_pickles
 from foretoken.training.baseline.tfidf import VOCABULARY, Tfidf, texts_of
 from foretoken.training.model.load import (
     head_options,
@@ -39,7 +39,7 @@ from foretoken.training.model.load import (
     load_with_new_head,
 )
 from foretoken.training.model.precision import hold_frozen
-from foretoken.training.options import AUTO, ChunkOptions
+from foretoken.training.options import ChunkOptions
 from foretoken.training.problems import Problem, make_problem
 from foretoken.training.problems.base import Inputs
 from foretoken.training.run.card import CARD, Card, read_card
@@ -129,10 +129,7 @@ def load_for_inference(
     if base is not None:
         base.lower(predictor.model)
         return replace(predictor, precision=base.precision)
-    if precision == AUTO:
-        found = fastest_precision(predictor.model.config, predictor.model.device.type)
-        log.info("precision: %s", found)
-        precision = found.precision
+    precision = chosen_precision(precision, predictor.model.config, predictor.model.device.type)
     if precision == "bf16":
         hold_frozen(predictor.model)
     if precision == "int8":

@@ -16,8 +16,8 @@ from safetensors import safe_open
 from torch import nn
 
 from foretoken.errors import AdapterError, cut
-from foretoken.files import read_object, refuse_pickles
 from foretoken.limits import check_memory
+from foretoken.saved_files import read_object, refuse_pickles
 from foretoken.tuner.adapter_files import open_tensors
 from foretoken.tuner.checks import check_names, check_tensor, is_finite
 

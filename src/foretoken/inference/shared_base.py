@@ -15,9 +15,9 @@ from transformers import PretrainedConfig, PreTrainedModel, PreTrainedTokenizerB
 
 from foretoken.inference.int8 import Int8Linear, check_units, hold_in_int8
 from foretoken.lengthening import resolve_source
-from foretoken.machine.precision import BF16, FP32, accelerator, fastest_precision
+from foretoken.machine.precision import BF16, FP32, accelerator, chosen_precision
 from foretoken.training.model.load import load_config, load_errors, load_tokenizer, load_with_new_head, put_head
-from foretoken.training.options import AUTO, HeadOptions
+from foretoken.training.options import HeadOptions
 from foretoken.training.problems import Problem
 from foretoken.training.run.fingerprint import of_model, of_tokenizer
 
@@ -56,10 +56,7 @@ class SharedBase:
         self._first: PreTrainedModel | None = None
         self._maps: dict[tuple[int, int], Int8Linear] = {}
         self._rounded: dict[int, nn.Parameter] = {}
-        if precision == AUTO:
-            measured = fastest_precision(self.config, accelerator())
-            log.info("precision: %s", measured)
-            precision = measured.precision
+        precision = chosen_precision(precision, self.config, accelerator())
         if precision == INT8:
             check_units()
         self.precision = precision

@@ -6,6 +6,7 @@ slower in it than in float32. Names of instruction sets do not tell how much of 
 
 from __future__ import annotations
 
+import logging
 import statistics
 import time
 from collections.abc import Callable, Mapping
@@ -18,6 +19,7 @@ from torch.nn import functional
 
 from foretoken.machine.products import linear
 
+log = logging.getLogger(__name__)
 Precision = Literal["fp32", "bf16"]
 FP32: Precision = "fp32"
 BF16: Precision = "bf16"
@@ -77,6 +79,15 @@ def fastest_precision(config: Any, device: str) -> MeasuredPrecision:
     shape = (_ROWS, hidden, getattr(text, "intermediate_size", None) or 4 * hidden)
     seconds = product_seconds(shape, device)
     return MeasuredPrecision(faster(seconds), shape, seconds)
+
+
+def chosen_precision(precision: str, config: Any, device: str) -> str:
+    """Return a precision as it is, and of ``auto`` the one in which a model is the fastest here, which the log says."""
+    if precision != "auto":
+        return precision
+    measured = fastest_precision(config, device)
+    log.info("precision: %s", measured)
+    return measured.precision
 
 
 def faster(seconds: Mapping[str, float]) -> Precision:

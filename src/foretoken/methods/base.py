@@ -14,10 +14,11 @@ from peft.utils import CONFIG_NAME
 from torch import Tensor, nn
 
 from foretoken.errors import ConfigError, quoted
-from foretoken.files import JsonObject, PathLike, read_object, refuse_pickles, write_json
+from foretoken.files import JsonObject, PathLike, write_json
 from foretoken.methods.dimensions import ChosenLayers, Dimensions, Layers, check_layers
 from foretoken.methods.require import require_token_numbers
 from foretoken.methods.sites import Sites
+from foretoken.saved_files import read_object, refuse_pickles
 
 ACTIVATIONS: dict[str, Callable[[Tensor], Tensor]] = {
     "relu": nn.functional.relu,

@@ -10,9 +10,8 @@ from pathlib import Path
 from foretoken.errors import DataError, SaveError, cut
 from foretoken.files import atomic_directory, check_writable
 from foretoken.outputs import SWEEP_RECORD
-from foretoken.report.content import Report, compose, tables_for_latex
+from foretoken.report.content import Report, Section, compose, tables_for_latex
 from foretoken.report.drawing import Drawn, draw_all
-from foretoken.report.page import GENERATOR, html
 from foretoken.report.render.latex import document
 from foretoken.report.runs.compare import ONE_SIDED_T, compare
 from foretoken.report.runs.groups import MEAN, MEDIAN, Results, collect
@@ -20,12 +19,15 @@ from foretoken.report.runs.reading import read_json
 from foretoken.report.runs.records import UNREADABLE, Run, find_runs
 from foretoken.report.scores import counted
 from foretoken.report.tables.sheets import runs_csv
+from foretoken.version import __version__
 
 log = logging.getLogger(__name__)
 PAGE, FIGURES = "index.html", "figures"
 _NAMED, _LONGEST = 3, 120  # of damaged runs in one line
 _TEXTS = (PAGE, "results.csv", "results.tex")
 _OF_BEFORE = ("groups.csv", "results.md")  # in reports of earlier versions, which are replaced like others
+GENERATOR = "foretoken report"  # by which a folder is known for a report when it is written again
+TITLE = "Report of runs"
 
 
 def write_report(
@@ -124,3 +126,23 @@ def _is_report(target: Path) -> bool:
         return f'content="{GENERATOR}"' in (target / PAGE).read_text(encoding="utf-8")[:2000]
     except (OSError, UnicodeDecodeError):
         return False
+
+
+def html(report: Report) -> str:
+    """Return the page: styles, figures and a script to sort tables are inside, and nothing is fetched."""
+    from jinja2 import Environment, PackageLoader, StrictUndefined
+    from markupsafe import Markup
+
+    environment = Environment(
+        loader=PackageLoader("foretoken.report", "template"),
+        autoescape=True,
+        undefined=StrictUndefined,
+        trim_blocks=True,
+        lstrip_blocks=True,
+    )
+    environment.filters["drawing"] = Markup  # an SVG of ours: its texts are escaped by matplotlib
+    first = [Section("verdict", "Verdict")] if report.verdict else []
+    sections = [*first, Section("summary", "Summary"), *report.sections]
+    return environment.get_template("page.html").render(
+        title=TITLE, generator=GENERATOR, version=__version__, report=report, sections=sections
+    )

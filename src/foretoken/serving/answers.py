@@ -21,7 +21,7 @@ from foretoken.data.readers.tagging.spans import word_places
 from foretoken.errors import DataError
 from foretoken.serving.adapters import Adapter
 from foretoken.serving.errors import WrongTaskError
-from foretoken.serving.tasks import Document, Kind, PreparedDocument, check_task
+from foretoken.serving.tasks import Kind, PreparedDocument, TextInput, check_task
 from foretoken.training.problems.question_answering import QuestionAnswering, QuestionCollator
 from foretoken.training.problems.tagging import WordCollator
 from foretoken.training.tokens.encode import TokenRow, refuse_without_embedding
@@ -33,7 +33,7 @@ _SHARED = 4  # as in training: neighbouring windows share a quarter of their tok
 
 
 @dataclass(frozen=True)
-class Choices(Document):
+class Choices(TextInput):
     """A question as ``text``, and the texts of which one is its answer."""
 
     choices: tuple[str, ...] = ()
@@ -63,7 +63,7 @@ class Find:
 
     kind: Kind = "logits"
 
-    def prepare(self, adapter: Adapter, document: Document) -> PreparedDocument[Told]:
+    def prepare(self, adapter: Adapter, document: TextInput) -> PreparedDocument[Told]:
         """Return the windows of the context, each behind the question; nothing of the context is cut off."""
         check_task(adapter, QUESTION_ANSWERING)
         problem = adapter.problem
@@ -96,7 +96,7 @@ class Choose:
 
     kind: Kind = "logits"
 
-    def prepare(self, adapter: Adapter, document: Document) -> PreparedDocument[Told]:
+    def prepare(self, adapter: Adapter, document: TextInput) -> PreparedDocument[Told]:
         """Return a pair of the question and each choice."""
         check_task(adapter, MULTIPLE_CHOICE)
         problem = adapter.problem
@@ -138,7 +138,7 @@ class TagWords:
     ignore_labels: tuple[str, ...] = ("O",)
     kind: Kind = "logits"
 
-    def prepare(self, adapter: Adapter, document: Document) -> PreparedDocument[Entities]:
+    def prepare(self, adapter: Adapter, document: TextInput) -> PreparedDocument[Entities]:
         """Return the windows of a document; an entity's score is the mean of its words' probabilities."""
         check_task(adapter, TOKEN_CLASSIFICATION)
         text, problem = _tagged_text(document), adapter.problem
@@ -172,7 +172,7 @@ class TagWords:
         return PreparedDocument(list(row["sequences"]), finish)
 
 
-def _tagged_text(document: Document) -> str:
+def _tagged_text(document: TextInput) -> str:
     if not isinstance(document.text, str) or not is_readable(document.text):
         raise DataError("the document is empty or no text; expected some text")
     return document.text
@@ -193,7 +193,7 @@ class Tag:
     ignore_labels: tuple[str, ...] = ("O",)
     kind: Kind = "logits"
 
-    def prepare(self, adapter: Adapter, document: Document) -> PreparedDocument[Entities]:
+    def prepare(self, adapter: Adapter, document: TextInput) -> PreparedDocument[Entities]:
         """Return the windows of a document."""
         check_task(adapter, TOKEN_CLASSIFICATION)
         windows = _windows(adapter, _tagged_text(document), self.stride)

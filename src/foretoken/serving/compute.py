@@ -31,7 +31,6 @@ log = logging.getLogger(__name__)
 Key = TypeVar("Key")
 Kind: TypeAlias = Literal["logits", "summaries", "states"]
 Add: TypeAlias = Callable[[str], AdapterInfo]
-Run: TypeAlias = Callable[[dict[str, Tensor], Sequence[str]], list[Tensor]]
 
 HEADS = {"FEATURE_EXTRACTION": "none", "QUESTION_ANS": "questions"}  # others have classes
 WRITERS = ("CAUSAL_LM", "SEQ_2_SEQ_LM")  # peft's names of what writes texts
@@ -113,25 +112,31 @@ class MixedBank:
         for name, other in (("token_type_ids", 0), (GLOBAL, -1)):  # and what rows have that do not say
             if any(name in row for row in rows):
                 batch[name] = padded([row.get(name, [other] * len(row["input_ids"])) for row in rows], 0)
-        runs: dict[Kind, Run] = {"logits": self, "summaries": self.summaries, "states": self.hidden_states}
-        return runs[kind](batch, names)
+        return self.results(kind, batch, names)
 
     @torch.inference_mode()
-    def __call__(self, inputs: dict[str, Tensor], adapter_names: Sequence[str]) -> list[Tensor]:
-        """Return each row's logits: (labels,), or (tokens, labels) of an adapter that tags or finds answers."""
-        return self._divided(
-            inputs, adapter_names, lambda rows, names: self.together(**rows, adapter_names=names).logits, self.apart
-        )
+    def results(self, kind: Kind, inputs: dict[str, Tensor], names: Sequence[str]) -> list[Tensor]:
+        """Return a result of each row of a padded batch.
 
-    @torch.inference_mode()
-    def summaries(self, inputs: dict[str, Tensor], adapter_names: Sequence[str]) -> list[Tensor]:
-        """Return of each row, a part of a document, what its adapter's head keeps of it."""
-        return self._divided(
-            inputs,
-            adapter_names,
-            lambda rows, names: self.together.summaries(**rows, adapter_names=names),
-            self.apart.summaries,
-        )
+        Args:
+            kind: ``logits``: (labels,), or (tokens, labels) of an adapter that tags or finds answers; ``summaries``:
+                what its adapter's head keeps of a row, a part of a document; ``states``: the last ones, (tokens, D).
+            inputs: of the model.
+            names: the adapter of each row; of states :data:`BASE` names the model alone.
+        """
+
+        def run(is_apart: bool, rows: dict[str, Tensor], own: list[str]) -> list[Tensor]:
+            with self.base.computing(self.together.heads.device.type):
+                found = self.apart.results(kind, rows, own) if is_apart else self._together(kind, rows, own)
+                return [result.float().cpu() for result in found]
+
+        return _in_groups(inputs, names, [name != BASE and name not in self.together for name in names], run)
+
+    def _together(self, kind: Kind, rows: dict[str, Tensor], names: Sequence[str]) -> list[Tensor]:
+        bank = self.together
+        if kind == "logits":
+            return bank(**rows, adapter_names=names).logits
+        return (bank.summaries if kind == "summaries" else bank.hidden_states)(**rows, adapter_names=names)
 
     @torch.inference_mode()
     def document_logits(self, name: str, summaries: Sequence[Tensor], owner: Sequence[int]) -> Tensor:
@@ -139,25 +144,6 @@ class MixedBank:
         run = self.together if name in self.together else self.apart
         with self.base.computing(self.together.heads.device.type):
             return run.document_logits(name, summaries, owner).float().cpu()
-
-    @torch.inference_mode()
-    def hidden_states(self, inputs: dict[str, Tensor], adapter_names: Sequence[str]) -> list[Tensor]:
-        """Return each row's last hidden states, (tokens, D); :data:`BASE` names the model alone."""
-        return self._divided(
-            inputs,
-            adapter_names,
-            lambda rows, names: self.together.hidden_states(**rows, adapter_names=names),
-            self.apart.hidden_states,
-        )
-
-    def _divided(self, inputs: dict[str, Tensor], names: Sequence[str], together: Run, apart: Run) -> list[Tensor]:
-        """Run the rows of both kinds, and return their results in order."""
-
-        def run(is_apart: bool, rows: dict[str, Tensor], own: list[str]) -> list[Tensor]:
-            with self.base.computing(self.together.heads.device.type):
-                return [result.float().cpu() for result in (apart if is_apart else together)(rows, own)]
-
-        return _in_groups(inputs, names, [name != BASE and name not in self.together for name in names], run)
 
 
 class GroupedBank:
@@ -196,36 +182,24 @@ class GroupedBank:
         """Give an adapter up."""
         self._loaded.pop(name, None)
 
-    def __call__(self, inputs: dict[str, Tensor], adapter_names: Sequence[str]) -> list[Tensor]:
-        """Return each row's logits."""
+    def results(self, kind: Kind, inputs: dict[str, Tensor], names: Sequence[str]) -> list[Tensor]:
+        """Return a result of each row, as :meth:`MixedBank.results` has it."""
 
         def run(name: str, group: dict[str, Tensor], _: list[str]) -> list[Tensor]:
+            predictor, mask = self._loaded[name], group["attention_mask"]
+            if kind == "summaries":
+                return list(row_summaries(predictor.model, group))
+            if kind == "states":
+                return _without_padding(body_of(inner_of(predictor.model))(**group).last_hidden_state, mask)
             if GLOBAL in group and bool((group[GLOBAL] < 0).any()):  # the model knows which tokens these are
                 del group[GLOBAL]
-            return _without_padding(self._logits(self._loaded[name], group), group["attention_mask"])
+            return _without_padding(self._logits(predictor, group), mask)
 
-        return _in_groups(inputs, adapter_names, adapter_names, run)
-
-    def summaries(self, inputs: dict[str, Tensor], adapter_names: Sequence[str]) -> list[Tensor]:
-        """Return of each row, a part of a document, what its adapter's head keeps of it."""
-
-        def run(name: str, group: dict[str, Tensor], _: list[str]) -> list[Tensor]:
-            return list(row_summaries(self._loaded[name].model, group))
-
-        return _in_groups(inputs, adapter_names, adapter_names, run)
+        return _in_groups(inputs, names, names, run)
 
     def document_logits(self, name: str, summaries: Sequence[Tensor], owner: Sequence[int]) -> Tensor:
         """Return the logits (B, C) of documents of one adapter, given what was kept of their rows."""
         return logits_of_summaries(self._loaded[name].model, torch.stack(list(summaries)), torch.tensor(owner))
-
-    def hidden_states(self, inputs: dict[str, Tensor], adapter_names: Sequence[str]) -> list[Tensor]:
-        """Return each row's last hidden states."""
-
-        def run(name: str, group: dict[str, Tensor], _: list[str]) -> list[Tensor]:
-            states = body_of(inner_of(self._loaded[name].model))(**group).last_hidden_state
-            return _without_padding(states, group["attention_mask"])
-
-        return _in_groups(inputs, adapter_names, adapter_names, run)
 
     def _logits(self, predictor: Predictor, group: dict[str, Tensor]) -> Tensor:
         if predictor.problem.facts.answer is not Answer.SPAN:

@@ -36,7 +36,7 @@ _LOOK = 0.1  # seconds between two looks at deadlines while adapters are read
 State: TypeAlias = Literal["new", "ready", "draining", "closed", "failed"]
 
 
-class Engine:
+class ServingEngine:
     """Answers requests for many adapters of one model, in batches that mix them.
 
     Args:
@@ -69,7 +69,7 @@ class Engine:
         self._finishing = ThreadPoolExecutor(1, "foretoken-answers")
         self._readers = ThreadPoolExecutor(2, "foretoken-adapters")
 
-    def start(self) -> Engine:
+    def start(self) -> ServingEngine:
         """Measure how fast the model is, so that the first requests are refused as later ones are; start its thread."""
         self._measure()
         self.state = "ready"
@@ -88,7 +88,7 @@ class Engine:
             for turn in range(2):
                 ids[:, 1] = turn
                 start = self._clock()
-                self.store.bank.hidden_states(batch, [BASE] * len(ids))
+                self.store.bank.results("states", batch, [BASE] * len(ids))
                 seconds = self._clock() - start
         except Exception as error:  # a model that needs more than tokens; its requests tell
             log.warning("the model's speed is not known yet and taken to be slow: %s", type(error).__name__)
@@ -109,7 +109,7 @@ class Engine:
         if self.state != "failed":
             self.state = "closed"
 
-    def __enter__(self) -> Engine:
+    def __enter__(self) -> ServingEngine:
         """Start."""
         return self.start()
 

@@ -14,9 +14,9 @@ from foretoken.inference.explain import explain_answer
 from foretoken.inference.predictor import Predictor, load_for_inference
 from foretoken.serving.adapters import Adapter
 from foretoken.serving.batches import told
-from foretoken.serving.engine import Engine
+from foretoken.serving.engine import ServingEngine
 from foretoken.serving.errors import BusyError, TooLongError
-from foretoken.serving.tasks import Document, TextPrediction
+from foretoken.serving.tasks import TextInput, TextPrediction
 
 T = TypeVar("T")
 _TOKENS, _STEPS = 512, 64  # of one pass, unless a document has more; and of a document
@@ -35,7 +35,9 @@ class Explainer:
         self.most_tokens = most_tokens
         self._is_busy, self._last = Lock(), dict[str, Predictor]()
 
-    def explain(self, engine: Engine, adapter: Adapter, document: Document, answer: TextPrediction) -> dict[str, Any]:
+    def explain(
+        self, engine: ServingEngine, adapter: Adapter, document: TextInput, answer: TextPrediction
+    ) -> dict[str, Any]:
         """Return what an answer of the engine rests on.
 
         Raises:
@@ -60,7 +62,7 @@ class Explainer:
         finally:
             self._is_busy.release()
 
-    def _predictor(self, engine: Engine, adapter: Adapter) -> Predictor:
+    def _predictor(self, engine: ServingEngine, adapter: Adapter) -> Predictor:
         """Return a model of the adapter's around the shared tensors; the last one is kept."""
         base = engine.store.base
         if adapter.key not in self._last:
@@ -69,7 +71,7 @@ class Explainer:
         return self._last[adapter.key]
 
 
-def _by_turns(engine: Engine) -> Callable[[Callable[[], T]], T]:
+def _by_turns(engine: ServingEngine) -> Callable[[Callable[[], T]], T]:
     """Return what calls functions on the engine's thread, until a request's time is over."""
     seconds = engine.limits.seconds_waiting
     ends = time.monotonic() + seconds

@@ -9,8 +9,9 @@ from pathlib import Path
 from typing import IO
 
 from foretoken.errors import AdapterError, quoted
-from foretoken.files import atomic_directory, read_object
+from foretoken.files import atomic_directory
 from foretoken.inference.saved_weights import ADAPTER
+from foretoken.saved_files import read_object
 from foretoken.serving.compute import BASE
 from foretoken.training.baseline.tfidf import VOCABULARY, WEIGHTS
 from foretoken.training.run.card import CARD

@@ -9,7 +9,7 @@ from typing import Generic, TypeVar
 from foretoken.errors import DataError
 from foretoken.serving.adapters import Adapter
 from foretoken.serving.errors import TooLongError
-from foretoken.serving.tasks import Document, PreparedDocument, ServingTask
+from foretoken.serving.tasks import PreparedDocument, ServingTask, TextInput
 
 T = TypeVar("T")
 
@@ -37,7 +37,7 @@ class Limits:
     seconds_waiting: float = 30.0
     seconds_expected: float = 2.0
 
-    def check(self, documents: Sequence[Document], adapters: int = 1) -> None:
+    def check(self, documents: Sequence[TextInput], adapters: int = 1) -> None:
         """Raise TooLongError for more than is taken at once."""
         if not documents:
             raise TooLongError("the request has no documents; expected one or more")
@@ -83,7 +83,7 @@ class Request(Generic[T]):
     """
 
     adapter: str
-    documents: Sequence[Document]
+    documents: Sequence[TextInput]
     task: ServingTask[T]
     timeout: float | None = None
 

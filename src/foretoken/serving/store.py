@@ -14,11 +14,11 @@ from threading import Lock
 from typing import Any
 
 from foretoken.errors import AdapterError, ForetokenError, did_you_mean, quoted
-from foretoken.files import read_object
 from foretoken.files import remove as remove_files
 from foretoken.inference.base_model import check_base
 from foretoken.inference.shared_base import SharedBase
 from foretoken.lengthening import short_name
+from foretoken.saved_files import read_object
 from foretoken.serving.adapters import Adapter, frozen_model, read_adapter
 from foretoken.serving.compute import BASE, Add, MixedBank
 from foretoken.serving.errors import NoSuchAdapterError, NotReadyError

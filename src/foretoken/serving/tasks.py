@@ -29,7 +29,7 @@ Read: TypeAlias = tuple[list[TokenRow], int, bool]
 
 
 @dataclass(frozen=True)
-class Document:
+class TextInput:
     """One text, or token numbers in its place; ``pair`` is the second text for adapters trained on pairs."""
 
     text: str | Sequence[int]
@@ -66,7 +66,7 @@ class ServingTask(Protocol[T]):
     def kind(self) -> Kind:
         """Whether it is made of logits or of hidden states."""
 
-    def prepare(self, adapter: Adapter, document: Document) -> PreparedDocument[T]:
+    def prepare(self, adapter: Adapter, document: TextInput) -> PreparedDocument[T]:
         """Return the rows of a document.
 
         Raises:
@@ -135,7 +135,7 @@ class Classify:
     known: dict[tuple[int, EncodeSettings], Read] | None = field(default=None, compare=False)
     kind: Kind = "logits"
 
-    def prepare(self, adapter: Adapter, document: Document) -> PreparedDocument[TextPrediction]:
+    def prepare(self, adapter: Adapter, document: TextInput) -> PreparedDocument[TextPrediction]:
         """Return the document, or its chunks where the adapter was trained with chunks."""
         check_task(adapter, *CLASSIFIED)
         if adapter.problem.pairs != (document.pair is not None):
@@ -166,7 +166,7 @@ class Embed:
 
     kind: Kind = "states"
 
-    def prepare(self, adapter: Adapter, document: Document) -> PreparedDocument[Embedding]:
+    def prepare(self, adapter: Adapter, document: TextInput) -> PreparedDocument[Embedding]:
         """Return the document, cut to the adapter's length."""
         if (pool := adapter.pool) is None:
             raise WrongTaskError("the model is an encoder-decoder, whose states are no vectors of texts")
@@ -189,7 +189,7 @@ class Embedding:
     truncated: bool
 
 
-def read(adapter: Adapter, document: Document, at_most: int | None) -> Read:
+def read(adapter: Adapter, document: TextInput, at_most: int | None) -> Read:
     """Return the rows of a document, how many tokens they have, and whether it was truncated."""
     settings = adapter.settings
     limit = settings.max_length if at_most is None else min(at_most, settings.max_length)
@@ -213,7 +213,7 @@ def read(adapter: Adapter, document: Document, at_most: int | None) -> Read:
     return list(columns["sequences"][0]), tokens, bool(truncation.truncated)
 
 
-def _check_tokens(document: Document, size: int | None) -> None:
+def _check_tokens(document: TextInput, size: int | None) -> None:
     if document.pair is not None:
         raise DataError("text_pair: token numbers are read as they are, without a second text; leave it out")
     ids, most = document.text, 2**31 if size is None else size
@@ -222,7 +222,7 @@ def _check_tokens(document: Document, size: int | None) -> None:
         raise DataError(f"token numbers: got {wrong}, expected some, each from 0 to {most - 1:,}")
 
 
-def _offset(adapter: Adapter, document: Document) -> np.ndarray | float:
+def _offset(adapter: Adapter, document: TextInput) -> np.ndarray | float:
     """Return what the words beside the model add to a document's logits."""
     if not adapter.has_words:
         return 0.0

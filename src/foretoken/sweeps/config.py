@@ -11,8 +11,8 @@ from typing import Any, Literal
 from foretoken.errors import ConfigError, RecipeError, quoted
 from foretoken.options import Errors, Values, build, option, texts_of
 from foretoken.outputs import check_name, plain_name
+from foretoken.training.options import Recipe
 from foretoken.training.recipe.reading import add_plain_errors, apply_overrides, parse_overrides, read_yaml
-from foretoken.training.recipe.recipe import Recipe
 
 MOST_RUNS = 100_000
 MOST_TRIALS = 10_000

@@ -19,8 +19,9 @@ from foretoken.sweeps.config import MOST_RUNS, Rule, SweepConfig, read_sweep_con
 from foretoken.sweeps.naming import axis_labels, candidate_name, digest, safe_name
 from foretoken.sweeps.space import FieldValues, Params, field_errors, number_in_stages, read_space, size_of
 from foretoken.training.baseline.options import is_baseline
+from foretoken.training.options import Recipe
 from foretoken.training.recipe.reading import apply_overrides
-from foretoken.training.recipe.recipe import Recipe, build_recipe, with_method_group
+from foretoken.training.recipe.recipe import build_recipe, with_method_group
 
 MOST_VARIANTS = 1000
 LONGEST_NAME = 100  # characters of a variant's before it is cut

@@ -15,7 +15,7 @@ from foretoken.errors import ForetokenError, RunBusyError, RunRecordError
 from foretoken.files import JsonObject
 from foretoken.metrics.table import positive_of
 from foretoken.options import is_number
-from foretoken.training.recipe.recipe import Recipe
+from foretoken.training.options import Recipe
 from foretoken.training.run import record as records
 from foretoken.training.run.record import RunRecord, baselines_in, checked_record
 from foretoken.training.run_folder import held, is_vacant

@@ -10,16 +10,17 @@ from functools import cache, partial
 from pathlib import Path
 
 from foretoken.errors import RecipeError, RunBusyError
-from foretoken.files import readable_object, write_json
+from foretoken.files import write_json
 from foretoken.metrics.table import METRICS
 from foretoken.options import Values
 from foretoken.outputs import SWEEP_RECORD
+from foretoken.saved_files import readable_object
 from foretoken.sweeps.candidates import planned, propose
 from foretoken.sweeps.plan import Repeat, SweepPlan, Variant, run_name
 from foretoken.sweeps.runs import BROKEN, FAILED, RUNNING, TRAINED, UNMEASURED, WAITING, RunRow, read_run
 from foretoken.sweeps.space import Params
 from foretoken.sweeps.status import VariantStatus, broken, variant_statuses
-from foretoken.training.recipe.recipe import Recipe
+from foretoken.training.options import Recipe
 from foretoken.training.run.record import differing_keys, recipe_to_json
 from foretoken.training.run_folder import RECORD, held
 

@@ -5,11 +5,13 @@ from __future__ import annotations
 import logging
 import time
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
 
 import numpy as np
 import torch
+from datasets import Dataset
+from peft import PeftModel
 from torch import Tensor, nn
+from transformers import PreTrainedModel, PreTrainedTokenizerBase
 
 from foretoken.backbones.pooling import UNIT_MOMENTS
 from foretoken.data.folds import held_out_folds
@@ -22,11 +24,6 @@ from foretoken.training.tokens.chunks import rows_at_once, tokens_at_once
 from foretoken.training.tokens.padding import OFFSET
 from foretoken.training.trainer.progress import progress_bar
 from foretoken.tuner.heads import linear_head, pool_of, pooled_features
-
-if TYPE_CHECKING:
-    from datasets import Dataset
-    from peft import PeftModel
-    from transformers import PreTrainedModel, PreTrainedTokenizerBase
 
 log = logging.getLogger(__name__)
 _FOLDS = 5

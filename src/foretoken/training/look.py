@@ -13,8 +13,9 @@ from foretoken.data.options import DataOptions
 from foretoken.data.problems import PROBLEMS, Answer
 from foretoken.errors import CombinedDataError, ForetokenError, RecipeError, lines_of
 from foretoken.options import Errors, build
+from foretoken.training.options import Recipe
 from foretoken.training.recipe.reading import add_plain_errors
-from foretoken.training.recipe.recipe import Recipe, build_recipe, read_values, source_of
+from foretoken.training.recipe.recipe import build_recipe, read_values, source_of
 from foretoken.training.run_folder import RECORD
 
 _TEXTS = ("text", "text_pair", "words", "question", "context", "supports", "source")

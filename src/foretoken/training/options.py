@@ -4,11 +4,22 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Literal
+from pathlib import Path
+from typing import ClassVar, Literal
 
+from foretoken.data.options import DataOptions
 from foretoken.errors import ConfigError
-from foretoken.limits import LONGEST_DOCUMENT, MOST_DOCUMENTS, MOST_EPOCHS, MOST_STEPS, MOST_THREADS, MOST_TOKENS
-from foretoken.options import option
+from foretoken.limits import (
+    LONGEST_DOCUMENT,
+    MOST_BINS,
+    MOST_DOCUMENTS,
+    MOST_EPOCHS,
+    MOST_STEPS,
+    MOST_THREADS,
+    MOST_TOKENS,
+)
+from foretoken.options import Values, option
+from foretoken.outputs import check_name, plain_name
 
 AUTO = "auto"
 PRECISION = "training.precision"
@@ -135,15 +146,6 @@ class DecisionOptions:
         AUTO,
     )
 
-    @property
-    def has_one_each(self) -> bool:
-        """Whether every label has a threshold of its own.
-
-        Thresholds of labels fit the chance of few validation documents. On the test of Reuters-21578 they changed micro
-        F1 of three models by +0.3, -1.1 and -1.7 points, and macro F1 by -0.2, +0.2 and +2.1.
-        """
-        return self.thresholds == "label" or (self.thresholds == AUTO and self.average == "macro")
-
 
 @dataclass(frozen=True)
 class TrainingOptions:
@@ -262,3 +264,92 @@ class TrainingOptions:
     def eval_budget(self) -> int | None:
         """Tokens per forward pass when nothing is trained; None: `eval_batch_size` holds."""
         return self.eval_tokens_per_batch or self.tokens_per_batch
+
+
+@dataclass(frozen=True)
+class Recipe:
+    """One run: a model, data, a method and how it is trained."""
+
+    model: str = option("folder or hub name of a pretrained model, or `minilm` (the demo weights)")
+    data: DataOptions = option("the documents and their labels")
+    method: Values = option("`name` (see `foretoken methods`) and the options of its config")
+    start_from: str | None = option(
+        "run, adapter or model folder of the same method and model whose weights training starts from, also its head's",
+        None,
+    )
+    lengthen: LengthenOptions | None = option("lengthen the model first", None)
+    max_length: int | None = option(
+        "tokens that the model reads at once; default: its maximum", None, at_least=2, at_most=LONGEST_DOCUMENT
+    )
+    max_tokens: int | None = option(
+        "tokens of a document at most, what is beyond them is cut off; default: all are read",
+        None,
+        at_least=2,
+        at_most=LONGEST_DOCUMENT,
+    )
+    chunks: ChunkOptions | None = option("how documents beyond `max_length` are read", None)
+    head: Literal["auto"] | HeadOptions | None = option(
+        "the head of classification and regression on encoders; `auto`: one that reads mean, maximum and standard "
+        "deviation of all tokens, of unit length where there are fewer than 16 documents a class (multiple choice: "
+        "transformers' own, or the mean for sentence encoders); `null`: always transformers' own",
+        AUTO,
+    )
+    words: bool = option(
+        "add to the logits those of TF-IDF of the whole text, weighed on training documents that it was not fitted on; "
+        "classification, several labels and regression",
+        False,
+    )
+    generation: GenerationOptions | None = option("how texts are generated; for data that have such texts", None)
+    question_answering: QuestionOptions | None = option(
+        "how answers are looked for; for data with questions about contexts", None
+    )
+    calibration: Literal["temperature", "vector", "variance"] | None = option(
+        "scale the probabilities (regression: `variance`, the standard deviation of the errors), fitted on validation; "
+        "`predict` applies it",
+        None,
+    )
+    decision: Literal["auto", "argmax", "f1"] | DecisionOptions = option(
+        "what is answered: the likeliest class (labels of 0.5), what raises F1 on validation, or what costs least; "
+        "`auto`: f1 for several labels, else argmax",
+        AUTO,
+    )
+    training: TrainingOptions = option("how the trained parameters are found", factory=TrainingOptions)
+    output: str = option("folder that holds the runs", "runs")
+    name: str | None = option("name of the run's folder; default: <data>-<method>-seed<k>[-fold<k>]", None)
+    protocol: str | None = option(
+        "what readers of a report must know of how its scores came about, e.g. in what they differ from a paper's", None
+    )
+    save_errors: bool = option(
+        "keep how the texts of the 20 surest errors of each split begin in errors.json, for the report; `false` "
+        "for confidential documents",
+        True,
+    )
+    baselines: bool = option(
+        "measure the commonest answer and TF-IDF on the same splits too, and say whether training was worth it", True
+    )
+    ece_bins: int = option("bins of the expected calibration error", 15, at_least=1, at_most=MOST_BINS)
+    auto: list[str] = option("keys that were `auto`, whatever they hold by now", factory=list, internal=True)
+    _is_checked: ClassVar[bool] = False
+
+    def __post_init__(self) -> None:
+        """Refuse a name that would lead out of the folder of the runs."""
+        if self.name is not None:
+            check_name(self.name, what="name")
+
+    @property
+    def run_folder(self) -> Path:
+        """Folder of this run, right below the one that holds the runs."""
+        return Path(self.output) / (self.name or self.default_name)
+
+    @property
+    def default_name(self) -> str:
+        """Name of a run that was given none: the same recipe always gets the same one."""
+        fold = "" if self.data.fold is None else f"-fold{self.data.fold}"
+        start = "" if self.start_from is None else f"-from-{Path(self.start_from).resolve().name}"
+        words = "-words" if self.words else ""
+        return plain_name(f"{_data_name(self.data)}-{self.method['name']}{words}-seed{self.training.seed}{fold}{start}")
+
+
+def _data_name(data: DataOptions) -> str:
+    source = data.task or data.path or data.train or "data"
+    return Path(source.removeprefix("hub:")).stem

@@ -19,13 +19,8 @@ from typing import Any
 from filelock import FileLock, Timeout
 
 from foretoken.errors import RunBusyError
-from foretoken.files import (
-    make_folder,
-    os_errors_as_save_error,
-    readable_object,
-    remove_strays,
-    write_json,
-)
+from foretoken.files import make_folder, os_errors_as_save_error, remove_strays, write_json
+from foretoken.saved_files import readable_object
 
 log = logging.getLogger(__name__)
 RECORD = "run.json"

@@ -9,8 +9,8 @@ from huggingface_hub import constants, snapshot_download
 from huggingface_hub.errors import LocalEntryNotFoundError
 
 from foretoken.errors import AdapterError, cut
-from foretoken.files import readable_object
 from foretoken.lengthening import DEMO_MODEL, resolve_source
+from foretoken.saved_files import readable_object
 from foretoken.sentence_encoders import POOLING
 from foretoken.training.run_folder import RECORD, SAVED, VALIDATION
 

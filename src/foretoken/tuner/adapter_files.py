@@ -11,7 +11,8 @@ from safetensors import SafetensorError, safe_open
 from torch import Tensor
 
 from foretoken.errors import AdapterError, cut
-from foretoken.files import PathLike, read_object, refuse_pickles
+from foretoken.files import PathLike
+from foretoken.saved_files import read_object, refuse_pickles
 from foretoken.tuner.checks import is_finite
 
 CONFIG = "adapter_config.json"

@@ -169,7 +169,7 @@ def _print_plan(plan: SweepPlan) -> None:
 
 
 def _smoke(plan: SweepPlan) -> int:
-    from foretoken.sweeps.smoke.runs import FOLDER, smoke
+    from foretoken.sweeps.smoke import FOLDER, smoke
 
     tried = smoke(plan, lambda one: log.info("%s: %s", one.run, one.error or "done"))
     failed = [one for one in tried if one.error is not None]

@@ -222,6 +222,6 @@ def leading_words(words: Sequence[str]) -> tuple[list[str], list[str]]:
 
 def _key_help() -> str:
     from foretoken.options import help_lines
-    from foretoken.training.recipe.recipe import Recipe
+    from foretoken.training.options import Recipe
 
     return "\n".join(f"  {line}" for line in help_lines(Recipe))

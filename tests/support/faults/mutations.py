@@ -7,7 +7,7 @@ from typing import Literal, get_args, get_origin, get_type_hints
 import yaml
 from hypothesis import strategies as st
 
-from foretoken.training.recipe.recipe import Recipe
+from foretoken.training.options import Recipe
 
 TEXTS = ("", " ", "..", "../..", "a\nb", "\x00", "a\x1b[31mb", "\u202e", "\ud800", "x" * 400, "yes", "~", "%s", "{x}")
 NUMBERS = (-1, 0, 1, 2, 10**9, 10**30, -(10**400), 0.5, 1.0, -0.0, 1e-9, 1e10, 1e308, float("nan"), float("inf"))

@@ -29,7 +29,7 @@ IMPORTED = (
     "foretoken.lengthening",
     "foretoken.report.write",
     "foretoken.report.figures",
-    "foretoken.sweeps.dispatcher",
+    "foretoken.sweeps.workers",
     "matplotlib.backends.backend_svg",
     "pandas",
     "peft.utils.transformers_weight_conversion",

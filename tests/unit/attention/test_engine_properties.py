@@ -13,7 +13,7 @@ from foretoken.attention import DenseMask, ExtraColumns, LinearMap, Packed, Proj
 from foretoken.attention.columns import column_probabilities
 from foretoken.attention.engines import cpu_band
 from foretoken.attention.engines.cpu_band import WindowedDocuments, attend_documents
-from foretoken.attention.packed import Document, packed_batch_of
+from foretoken.attention.packed import DocumentSpan, packed_batch_of
 from foretoken.backbones.longformer.attention import global_positions
 
 INF = float("inf")
@@ -302,8 +302,8 @@ def test_a_stream_gives_back_what_was_packed(case):
 def test_tokens_of_no_document_get_zero_and_no_gradient():
     query, key, value = (torch.randn(20, 2, 4, dtype=torch.float64, requires_grad=True) for _ in range(3))
     documents = [
-        Document(3, 9, torch.tensor([4]), torch.tensor([False, True, *[False] * 4])),
-        Document(12, 20, key.new_empty(0).long()),
+        DocumentSpan(3, 9, torch.tensor([4]), torch.tensor([False, True, *[False] * 4])),
+        DocumentSpan(12, 20, key.new_empty(0).long()),
     ]
     out, p = attend_documents(query, key, value, within=WindowedDocuments(documents, 2), scale=0.5)
     assert p is None
@@ -537,7 +537,7 @@ def test_a_query_whose_own_key_has_no_weight_knows_its_sum():
     sign = torch.tensor([1.0, -1.0, 1.0, -1.0, -1.0])
     key = sign[:, None, None]  # a query's score of keys like its own is -200, of others 200: exp(-400) is no float
     columns = ExtraColumns(torch.full((1, 5, 1), 199.0), num_outside=1)
-    within = WindowedDocuments([Document(0, 5, torch.tensor([], dtype=torch.long))], one_sided=4)
+    within = WindowedDocuments([DocumentSpan(0, 5, torch.tensor([], dtype=torch.long))], one_sided=4)
     _, found = attend_documents(-200 * key, key, key, within=within, columns=columns, scale=1.0)
     others = torch.tensor([(sign != own).sum() for own in sign])
     torch.testing.assert_close(found.flatten(), 1 / (1 + torch.e * others))

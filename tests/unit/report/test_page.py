@@ -6,9 +6,8 @@ import pytest
 
 from foretoken.errors import SaveError
 from foretoken.report import figures
-from foretoken.report.page import GENERATOR
 from foretoken.report.tables.task import PAPER_TEST
-from foretoken.report.write import write_report
+from foretoken.report.write import GENERATOR, write_report
 
 from support.made_runs import make_run
 

@@ -6,13 +6,12 @@ import statistics
 import pytest
 
 from foretoken.metrics import table as metrics
-from foretoken.report.content import compose
+from foretoken.report.content import compose, made_lines
 from foretoken.report.render.latex import document, latex
 from foretoken.report.render.table import Cell, ReportTable
 from foretoken.report.runs.compare import compare
 from foretoken.report.tables.classes import class_tables
 from foretoken.report.tables.matrices import ece_table, main_table, paper_table
-from foretoken.report.tables.origin import made_lines
 from foretoken.report.tables.sheets import runs_csv
 from foretoken.report.tables.task import (
     PAPER_TEST,

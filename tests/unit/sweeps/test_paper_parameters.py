@@ -8,7 +8,7 @@ import torch
 import transformers as tf
 
 from foretoken.sweeps.plan import load_plan
-from foretoken.sweeps.smoke.runs import covering
+from foretoken.sweeps.smoke import covering
 from foretoken.training.model.adapter import build_config
 from foretoken.tuner.tuner import new_sites
 

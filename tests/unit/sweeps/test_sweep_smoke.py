@@ -9,7 +9,7 @@ from foretoken.data.options import DataOptions
 from foretoken.data.tasks.table import TASKS
 from foretoken.report.runs.records import find_runs
 from foretoken.sweeps.plan import load_plan
-from foretoken.sweeps.smoke.runs import covering, smoke
+from foretoken.sweeps.smoke import covering, smoke
 from foretoken.sweeps.space import ValueList
 
 PAPERS = sorted((Path(__file__).resolve().parents[3] / "recipes" / "papers").glob("*.yaml"))

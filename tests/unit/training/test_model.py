@@ -14,11 +14,13 @@ from transformers import (
 )
 
 from foretoken.errors import BackboneError
+from foretoken.options import flatten, to_dict
 from foretoken.training.model.adapter import attach
-from foretoken.training.model.load import count_parameters, is_head, load_model, load_tokenizer, suitable_head
+from foretoken.training.model.load import count_parameters, is_head, load_model, load_tokenizer
 from foretoken.training.options import HeadOptions
 from foretoken.training.problems import make_problem
-from foretoken.training.recipe.recipe import build_recipe
+from foretoken.training.recipe.recipe import build_recipe, with_training
+from foretoken.training.recipe.resolve import resolve_on, suitable_head
 from foretoken.training.trainer.make import make_trainer
 
 SIZES = {"hidden_size": 8, "num_hidden_layers": 2, "num_attention_heads": 2, "intermediate_size": 8, "vocab_size": 20}
@@ -151,8 +153,18 @@ def test_encoders_read_all_tokens_and_choices_as_the_sentence_encoder_was_traine
     found = HeadOptions("mean", hidden=True) if is_mean else None
     assert suitable_head(bert, make_problem("multiple-choice", [])) == found
     assert suitable_head(bert, make_problem("token-classification", ["O", "B-X"])) is None
-    model = load_classifier(bert, ["no", "yes"], head="auto")
-    assert model.config.foretoken_head == {"pool": "mean-max-std", "hidden": False}
+
+
+def test_nothing_is_open_once_data_and_model_are_known(bert):
+    recipe = build_recipe({"model": bert, "data": {"task": "sst2"}, "method": "lora"})
+    assert recipe.auto == ["head", "training.head_learning_rate", "training.learning_rate"]
+    recipe, measured = resolve_on(
+        with_training(recipe, precision="auto"), make_problem("classification", ["no", "yes"]), bert, documents=31
+    )
+    assert recipe.head == HeadOptions("unit-mean-max-std", hidden=False)  # below 16 a class
+    assert recipe.training.precision == measured.precision
+    left = {key for key, value in flatten(to_dict(recipe)).items() if value == "auto" and not key.startswith("data.")}
+    assert left == {"decision", "training.cache_states"}  # by the rule of the problem, and by trying
 
 
 def test_decoders_keep_their_own_head(tmp_path):

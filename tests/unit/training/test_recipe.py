@@ -8,9 +8,10 @@ from foretoken.methods.members import MEMBERS
 from foretoken.methods.prefixes.prefix import NETWORK_RATE
 from foretoken.methods.rates import HEAD_RATE, TAGGING_HEAD_RATE
 from foretoken.options import texts_of, to_dict
-from foretoken.training.options import HeadOptions, TrainingOptions
+from foretoken.training.options import HeadOptions, Recipe, TrainingOptions
 from foretoken.training.recipe.reading import parse_overrides
-from foretoken.training.recipe.recipe import Recipe, as_begun, build_recipe, checked, load_recipe
+from foretoken.training.recipe.recipe import build_recipe, checked, load_recipe
+from foretoken.training.recipe.resolve import as_begun
 
 ROOT = Path(__file__).parents[3]
 PREFIXES = ("prefix-propagation", "kernel-propagation", "prefix-tuning", "prompt-tuning", "selective-prefix-tuning")

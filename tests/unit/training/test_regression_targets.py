@@ -20,11 +20,12 @@ from foretoken.data.options import DataOptions
 from foretoken.data.problems import Answer
 from foretoken.errors import ConfigError, DataError
 from foretoken.exporting.graph import make_graph
-from foretoken.files import read_object, write_json
+from foretoken.files import write_json
 from foretoken.inference.predictor import load_for_inference
 from foretoken.metrics.regression import TargetScale, regression_metrics
 from foretoken.metrics.worth.intervals import bootstrap_intervals
 from foretoken.report.runs.documents import MEASURES
+from foretoken.saved_files import read_object
 from foretoken.training.options import ChunkOptions
 from foretoken.training.problems import make_problem
 from foretoken.training.recipe.recipe import build_recipe

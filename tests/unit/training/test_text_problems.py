@@ -8,8 +8,6 @@ import pytest
 import torch
 from datasets import Dataset
 from peft import get_peft_model
-from tokenizers import Tokenizer, models, pre_tokenizers, processors
-from transformers import PreTrainedTokenizerFast
 
 import foretoken
 from foretoken.metrics.decision import Decision
@@ -20,6 +18,7 @@ from foretoken.training.run.results import Prediction, write_errors
 from foretoken.training.tokens.encode import EncodeSettings, TokenRules, describe
 
 from support import tiny
+from support.tiny_run import make_tokenizer
 
 WORDS = [f"w{index}" for index in range(60)]
 CLS, SEP = 2, 3
@@ -27,14 +26,8 @@ CLS, SEP = 2, 3
 
 @pytest.fixture
 def tokenizer():
-    made = Tokenizer(models.WordLevel({w: i for i, w in enumerate(["[PAD]", "[UNK]", "[CLS]", "[SEP]", *WORDS])}))
-    made.pre_tokenizer = pre_tokenizers.Whitespace()
-    made.post_processor = processors.TemplateProcessing(
-        single="[CLS] $A [SEP]", pair="[CLS] $A [SEP] $B:1 [SEP]:1", special_tokens=[("[CLS]", CLS), ("[SEP]", SEP)]
-    )
-    names = {"pad_token": "[PAD]", "unk_token": "[UNK]", "cls_token": "[CLS]", "sep_token": "[SEP]"}
     inputs = ["input_ids", "token_type_ids", "attention_mask"]
-    return PreTrainedTokenizerFast(tokenizer_object=made, model_input_names=inputs, **names)
+    return make_tokenizer(None, WORDS, pair="[CLS] $A [SEP] $B:1 [SEP]:1", model_input_names=inputs)
 
 
 def text(*numbers):

@@ -1,6 +1,6 @@
 import pytest
-from tokenizers import Tokenizer, models, pre_tokenizers, processors
-from transformers import BertConfig, ByT5Tokenizer, PreTrainedTokenizerFast, T5Config
+from tokenizers import processors
+from transformers import BertConfig, ByT5Tokenizer, T5Config
 
 from foretoken.errors import BackboneError, ConfigError, DataError
 from foretoken.training.tokens import beginnings as module
@@ -17,17 +17,12 @@ from foretoken.training.tokens.encode import (
 from foretoken.training.tokens.padding import PaddingCollator
 
 from support.tiny import CONFIGS, COUNTS_POSITIONS
+from support.tiny_run import make_tokenizer
 
 
 @pytest.fixture
 def tokenizer():
-    words = {"[PAD]": 0, "[UNK]": 1, "[CLS]": 2, "[SEP]": 3, "a": 4, "b": 5}
-    made = Tokenizer(models.WordLevel(words, unk_token="[UNK]"))
-    made.pre_tokenizer = pre_tokenizers.Whitespace()
-    made.post_processor = processors.TemplateProcessing(
-        single="[CLS] $A [SEP]", special_tokens=[("[CLS]", 2), ("[SEP]", 3)]
-    )
-    return PreTrainedTokenizerFast(tokenizer_object=made, unk_token="[UNK]", pad_token="[PAD]")
+    return make_tokenizer(None, "ab")
 
 
 def test_truncation_is_counted_and_keeps_the_special_tokens(tokenizer):

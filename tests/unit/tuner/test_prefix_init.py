@@ -3,9 +3,7 @@
 import pytest
 import torch
 from peft import PeftModel, get_peft_model
-from tokenizers import Tokenizer, models, pre_tokenizers, processors
 from torch import nn
-from transformers import PreTrainedTokenizerFast
 
 from foretoken import (
     DecoupledPrefixConfig,
@@ -21,9 +19,10 @@ from foretoken import (
 from foretoken.errors import AdapterError, BackboneError, ConfigError
 
 from support import tiny
+from support.tiny_run import make_tokenizer
 
 TEXT = [7, 8, 9, 10, 11]
-WORDS = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", *(f"word{number}" for number in range(4, 100))]
+WORDS = [f"word{number}" for number in range(4, 100)]
 PREFIXES = (PrefixPropagationConfig, KernelPropagationConfig, PrefixTuningConfig, PromptTuningConfig)
 
 
@@ -68,13 +67,8 @@ def heard(family, module, ids=TEXT, **changes):
 @pytest.fixture
 def tokenizer(tmp_path):
     """The folder of a tokenizer that puts special tokens around a text."""
-    backend = Tokenizer(models.WordLevel({word: number for number, word in enumerate(WORDS)}, unk_token="[UNK]"))
-    backend.pre_tokenizer = pre_tokenizers.Whitespace()
-    backend.post_processor = processors.TemplateProcessing(
-        single="[CLS] $A [SEP]", special_tokens=[("[CLS]", 2), ("[SEP]", 3)]
-    )
     folder = tmp_path / "tokenizer"
-    PreTrainedTokenizerFast(tokenizer_object=backend, unk_token="[UNK]", pad_token="[PAD]").save_pretrained(folder)
+    make_tokenizer(None, WORDS).save_pretrained(folder)
     return str(folder)
 
 

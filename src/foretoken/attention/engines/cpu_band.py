@@ -24,7 +24,7 @@ from foretoken.attention.columns import NO_COLUMNS, ExtraColumns, column_probabi
 from foretoken.attention.engines.dense import repeat_heads
 from foretoken.attention.kernels import Weighting
 from foretoken.attention.masks import Packed, Window
-from foretoken.attention.packed import Document
+from foretoken.attention.packed import DocumentSpan
 
 BLOCK = 96  # queries; measured on two cores: 64 to 128 are alike in float32, 96 and more in bfloat16
 
@@ -94,7 +94,7 @@ class WindowedDocuments:
         one_sided: how many neighbours are seen on either side.
     """
 
-    documents: Sequence[Document]
+    documents: Sequence[DocumentSpan]
     one_sided: int
 
 
@@ -134,7 +134,7 @@ def attend_documents(
     return out, p_inside if p_outside is None else joined(p_inside, p_outside)
 
 
-def real_tokens(documents: Sequence[Document], like: Tensor) -> Tensor:
+def real_tokens(documents: Sequence[DocumentSpan], like: Tensor) -> Tensor:
     """Return (T,): 1 at the documents' real tokens, 0 elsewhere."""
     marks = like.new_zeros(like.shape[0])
     for document in documents:
@@ -234,7 +234,7 @@ class Block:
     """One block: queries start..stop, keys first..last, ``num_leading`` columns before those of its band."""
 
     number: int
-    document: Document
+    document: DocumentSpan
     start: int
     stop: int
     first: int
@@ -287,7 +287,7 @@ class BlockBuffers:
                 self.values[:, leading : block.num_columns] = self.value[first:last].transpose(0, 1)
                 yield block
 
-    def fill_leading(self, number: int, document: Document) -> int:
+    def fill_leading(self, number: int, document: DocumentSpan) -> int:
         """Fill in what all queries of a document see, behind the extra columns' zeros; return where it ends."""
         end = self.num_extra + self.prefix_length
         if self.prefix_kv is not None:

@@ -21,7 +21,7 @@ T = TypeVar("T")
 
 
 @dataclass(frozen=True, eq=False)
-class Document:
+class DocumentSpan:
     """A stretch of tokens that see nothing of the others.
 
     Attributes:
@@ -42,7 +42,7 @@ class Document:
     opens_global: bool = False
 
 
-def documents_in_place(masked: Tensor, is_global: Tensor) -> tuple[Document, ...]:
+def documents_in_place(masked: Tensor, is_global: Tensor) -> tuple[DocumentSpan, ...]:
     """Return the documents of a padded batch as stretches of the flattened (B N) batch; masks (B, N) bool."""
     real, length = (~masked).cpu(), masked.shape[1]
     found = spans(real)
@@ -51,7 +51,7 @@ def documents_in_place(masked: Tensor, is_global: Tensor) -> tuple[Document, ...
 
 def documents_of(
     real: Tensor, is_global: Tensor, found: list[tuple[int, int]], starts: list[int]
-) -> tuple[Document, ...]:
+) -> tuple[DocumentSpan, ...]:
     """Describe the documents of a padded batch.
 
     Args:
@@ -69,7 +69,7 @@ def documents_of(
         marks = marked[number, first:stop]
         here = any_global[number]
         documents.append(
-            Document(
+            DocumentSpan(
                 start,
                 start + stop - first,
                 marks.nonzero()[:, 0].to(device) + start if here else torch.empty(0, dtype=torch.long, device=device),
@@ -109,7 +109,7 @@ class PackedBatch:
 
     prefix_length: int
     length: int
-    documents: tuple[Document, ...]
+    documents: tuple[DocumentSpan, ...]
     index: Tensor
     wanted: Tensor | None = None
     prefix_mask: Tensor | None = None

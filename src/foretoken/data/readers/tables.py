@@ -2,17 +2,31 @@
 
 from __future__ import annotations
 
+import json
+import os
 import re
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
+from typing import Any, BinaryIO
 
+from foretoken.data.fields import read_names
 from foretoken.data.readers.delimited import ENDINGS, delimited_rows
 from foretoken.data.readers.encodings import UTF_8
-from foretoken.data.readers.files import kind_of, opened, opened_text, read_bytes, read_text, text_lines, without_gz
+from foretoken.data.readers.files import (
+    kind_of,
+    opened,
+    opened_text,
+    read_bytes,
+    read_text,
+    refuse_damage,
+    text_lines,
+    unchanged,
+    without_gz,
+)
 from foretoken.data.readers.formats import FileFormat
 from foretoken.data.readers.json_files import LINES, json_rows
-from foretoken.data.readers.parquet import parquet_rows
-from foretoken.data.readers.rows import Row, check_columns
+from foretoken.data.readers.labels import named_row
+from foretoken.data.readers.rows import OPTIONAL, Row, check_columns, refuse_claim, refuse_repeated
 from foretoken.errors import DataError
 
 _JSON = (*LINES, ".json")
@@ -25,6 +39,9 @@ _BEGINNINGS = (  # and which endings go with them, the best one first
 _FASTTEXT, _BLANKS = "__label__", " \t"
 _KEEP = "surrogateescape"  # a byte that is not in the encoding spoils a row, not the file
 _Reader = Callable[[Path, Sequence[str], FileFormat], Iterator[Row]]
+_PIECE = 1000  # rows
+_BEGINNING, _BUFFER = 4096, 1 << 20  # bytes
+_MOST_BYTES, _MOST_TIMES = 1 << 30, 200  # what a file may unpack to: so much, or so many times its own size
 
 
 def read_rows(
@@ -111,3 +128,71 @@ READERS: dict[str, _Reader] = {
     **dict.fromkeys((*LINES, ".json"), _json_rows),
     ".parquet": lambda path, needed, _: parquet_rows(path, needed),
 }
+
+
+def parquet_rows(path: Path, needed: Sequence[str]) -> Iterator[Row]:
+    """Return the rows of a parquet file, each with the needed columns, or all; class numbers become names.
+
+    Raises:
+        DataError: the file is damaged, lacks a column, or unpacks to more than any table of texts.
+    """
+    with opened(path) as source, unchanged(path, source):
+        yield from _rows(path, source, needed)
+
+
+def _rows(path: Path, source: BinaryIO, needed: Sequence[str]) -> Iterator[Row]:
+    from pyarrow import parquet
+
+    beginning, size = source.read(_BEGINNING), os.fstat(source.fileno()).st_size
+    if not beginning.startswith(b"PAR1"):
+        what = kind_of(beginning) or "something else: give it the ending of its format"
+        raise DataError(
+            f"{path}: not a parquet file but {what}" if size else f"{path}: the file is empty; expected rows"
+        )
+    with refuse_damage(f"{path}: not a readable parquet file"):
+        file = parquet.ParquetFile(source, buffer_size=_BUFFER)
+        schema, claimed = file.schema_arrow, file.metadata.num_rows
+    check_columns(str(path), schema.names, needed)
+    refuse_repeated(str(path), schema.names, needed)
+    refuse_claim(str(path), claimed)
+    classes = _class_names(schema.metadata or {})
+    kept = read_names(schema.names, [*needed, *OPTIONAL]) if needed else schema.names
+    number = 0
+    for values in _records(file, kept, path, size):
+        number += 1
+        where = f"{path}:row {number}"
+        yield named_row(where, values, classes)
+    if number != claimed:
+        raise DataError(f"{path}: has {number:,} rows, but says {claimed:,}; write it again")
+
+
+def _records(file: Any, columns: Sequence[str], path: Path, size: int) -> Iterator[Mapping[str, object]]:
+    unpacked, most = 0, max(_MOST_BYTES, _MOST_TIMES * size)
+    pieces = file.iter_batches(_PIECE, columns=columns, use_threads=False)
+    while True:
+        with refuse_damage(f"{path}: not a readable parquet file"):
+            piece = next(pieces, None)
+            if piece is None:
+                return
+            unpacked += piece.nbytes
+            if unpacked > most:
+                raise DataError(f"{path}: {size:,} bytes unpack to more than {most:,}; take a file that repeats less")
+            piece.validate(full=True)
+            records = piece.to_pylist()
+        yield from records
+
+
+def _class_names(metadata: Mapping[bytes, bytes]) -> dict[str, list[str]]:
+    """Return the class names that `datasets` wrote into the file, by column."""
+    try:
+        features = json.loads(metadata.get(b"huggingface", b"{}")).get("info", {}).get("features", {})
+        inner = {
+            name: feature.get("feature", feature) for name, feature in features.items() if isinstance(feature, dict)
+        }
+        return {
+            name: [str(label) for label in feature["names"]]
+            for name, feature in inner.items()  # of a label, or of a list of them
+            if isinstance(feature, dict) and feature.get("_type") == "ClassLabel" and "names" in feature
+        }
+    except (ValueError, AttributeError, TypeError, RecursionError):
+        return {}

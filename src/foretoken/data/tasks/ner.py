@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+import re
+from collections.abc import Iterable, Iterator, Sequence
 from functools import partial
 from pathlib import Path
 
@@ -10,11 +11,91 @@ from foretoken.data.documents import Splits
 from foretoken.data.examples import OUTSIDE, TaggedExample
 from foretoken.data.options import DataOptions
 from foretoken.data.readers.conll import read_tagged
+from foretoken.data.readers.files import is_folder, read_text, text_lines
 from foretoken.data.readers.rows import UsableRow
-from foretoken.data.readers.tagging.conll2012 import conll2012_folder, read_conll2012
 from foretoken.data.readers.tagging.schemes import to_iob2
 from foretoken.data.tasks.base import from_files, raw_folder
 from foretoken.errors import DataError, MissingDataError
+
+_WORD, _NAMES = 3, 10  # columns; from the twelfth on they are of predicates and coreference
+_BEGIN = re.compile(r"#begin document \((?P<name>.*)\); part (?P<part>\d+)")
+_BRACKET = re.compile(r"(?:\((?P<type>[^\s()*]+))?\*?(?P<end>\))?")
+_WITHOUT_NAMES = "pt/"  # the New Testament, in which no names are marked
+_SUFFIX = "gold_conll"
+
+
+def conll2012_folder(root: Path, names: Sequence[str]) -> Path | None:
+    """Return the first folder of these names at or below a folder that has files of the shared task; None for none."""
+    if not is_folder(root):
+        return None
+    for name in names:
+        folders = [root / name, *sorted(root.glob(f"**/data/{name}"))]
+        found = next((folder for folder in folders if is_folder(folder) and _files(folder)), None)
+        if found is not None:
+            return found
+    return None
+
+
+def read_conll2012(folder: Path) -> list[TaggedExample]:
+    """Return the sentences of all ``*gold_conll`` files at and below a folder, with the tags in IOB2.
+
+    English ones alone where there are several languages. Documents whose name begins with ``pt/`` have no names marked
+    and are left out. Words stay as published. A part of a document is the ``group`` of its sentences.
+
+    Raises:
+        DataError: a malformed line; the message names file and line. There are no sentences.
+    """
+    sentences = [sentence for file in _files(folder) for sentence in _sentences(file)]
+    if not sentences:
+        raise DataError(f"{folder}: no sentences in its files *{_SUFFIX}; expected those of the CoNLL-2012 shared task")
+    return [
+        TaggedExample(str(number), words, tags, where, group)
+        for number, (words, tags, where, group) in enumerate(sentences)
+    ]
+
+
+def _files(folder: Path) -> list[Path]:
+    files = sorted(folder.rglob(f"*{_SUFFIX}"))
+    english = [file for file in files if "english" in file.relative_to(folder).parts]
+    return english or files
+
+
+def _sentences(file: Path) -> Iterator[tuple[tuple[str, ...], tuple[str, ...], str, str]]:
+    document, rows = file.stem, list[tuple[int, str, str]]()
+    for number, line in enumerate([*text_lines(read_text(file)), ""], start=1):
+        begins = _BEGIN.match(line)
+        if line.strip() and not line.startswith("#"):
+            rows.append((number, *_columns(f"{file}:{number}", line.split())))
+            continue
+        if rows and not document.startswith(_WITHOUT_NAMES):
+            words = tuple(word for _, word, _ in rows)
+            yield words, tuple(_tags(file, rows)), f"{file}:{rows[0][0]}", document
+        rows = []
+        document = f"{begins['name']}/{begins['part']}" if begins else document
+
+
+def _columns(where: str, fields: Sequence[str]) -> tuple[str, str]:
+    if len(fields) <= _NAMES:
+        raise DataError(f"{where}: the line has {len(fields)} columns, expected at least {_NAMES + 1} of CoNLL-2012")
+    return fields[_WORD], fields[_NAMES]
+
+
+def _tags(file: Path, rows: Sequence[tuple[int, str, str]]) -> Iterator[str]:
+    """Yield the tag of each word: ``(PERSON*`` begins a name, ``*)`` ends it, ``(GPE)`` is a name of one word."""
+    inside: str | None = None
+    for number, _, bracket in rows:
+        found = _BRACKET.fullmatch(bracket)
+        if found is None or (found["type"] and inside) or (found["end"] and not (inside or found["type"])):
+            raise DataError(
+                f"{file}:{number}: column {_NAMES + 1} is {bracket!r}, expected e.g. (PERSON*, *, *) or (GPE)"
+            )
+        if found["type"]:
+            yield f"B-{found['type']}"
+        else:
+            yield OUTSIDE if inside is None else f"I-{inside}"
+        inside = None if found["end"] else found["type"] or inside
+    if inside is not None:
+        raise DataError(f"{file}:{rows[-1][0]}: the sentence ends inside of a name of type {inside!r}")
 
 
 def from_rows(_: str, rows: Iterable[UsableRow]) -> list[TaggedExample]:

@@ -5,13 +5,11 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from foretoken.report.figures.against import KEYS, score_against, score_by_parameters
-from foretoken.report.figures.calibration import coverage_risk, reliability
-from foretoken.report.figures.confusion import MOST_SQUARE, confusions
+from foretoken.report.figures.against import KEYS, expected_performance, score_against, score_by_parameters
+from foretoken.report.figures.calibration import MOST_SQUARE, confusions, coverage_risk, reliability
 from foretoken.report.figures.epochs import calibration_error, learning_curves
-from foretoken.report.figures.search import expected_performance
 from foretoken.report.figures.selective_mask import selective_mask
-from foretoken.report.figures.svg import to_png, to_svg
+from foretoken.report.figures.style import to_png, to_svg
 from foretoken.report.figures.verdict import beside_baselines
 from foretoken.report.figures.violins import document_lengths, scores
 

@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import io
+import re
 from collections.abc import Callable, Sequence
+from html import escape
 from typing import TYPE_CHECKING, Any, NamedTuple, TypeAlias
 
 if TYPE_CHECKING:
@@ -12,7 +15,8 @@ if TYPE_CHECKING:
 
     from foretoken.report.runs.groups import Results
 
-    Drawing: TypeAlias = Callable[[Results], Figure | None]  # None: the runs have nothing for it
+    Drawing: TypeAlias = Callable[[Results], Figure | None]
+
 
 INK = "#010203"  # all text and axes; nothing else has this colour, so that it can be replaced in the SVG
 # Okabe and Ito's colours for colour-blind readers, with their lightness moved to where white and black contrast alike.
@@ -42,6 +46,9 @@ RC: dict[Any, Any] = {
     "figure.constrained_layout.h_pad": 0.08,
     "figure.constrained_layout.w_pad": 0.08,
 }
+SVG = '<svg role="img"'  # how a file of ours begins
+_REFERENCES = re.compile(r'(\bid="|\bhref="#|url\(#)')
+_METADATA = re.compile(r"<metadata>.*?</metadata>", re.DOTALL)
 
 
 class Mark(NamedTuple):
@@ -176,3 +183,29 @@ def percent(value: float, _: Any = None) -> str:
     ('81.5', '0')
     """
     return f"{100 * value:g}" if abs(value) > 1e-9 else "0"
+
+
+def to_svg(figure: Figure, name: str = "figure", *, title: str = "") -> str:
+    """Return the `<svg>` element of a figure.
+
+    Args:
+        figure: what to write.
+        name: what its ids begin with, so that they are unique in a page.
+        title: what it shows, for readers who cannot see it.
+    """
+    import matplotlib as mpl
+
+    stream = io.StringIO()
+    with mpl.rc_context({"svg.fonttype": "none", "svg.hashsalt": name}):
+        figure.savefig(stream, format="svg", transparent=True, metadata={"Date": None})
+    text = stream.getvalue()
+    text = _METADATA.sub("", text[text.index("<svg") :])
+    text = _REFERENCES.sub(lambda match: f"{match[1]}{name}-", text.replace(INK, "currentColor"))
+    return text.replace("<svg ", f'{SVG} aria-label="{escape(title)}" ', 1).strip() + "\n"
+
+
+def to_png(figure: Figure, *, dpi: int = 160) -> bytes:
+    """Return a figure as PNG, on white."""
+    stream = io.BytesIO()
+    figure.savefig(stream, format="png", dpi=dpi, facecolor="white")
+    return stream.getvalue()

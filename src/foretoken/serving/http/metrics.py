@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, generate_latest
 
-from foretoken.serving.engine import Engine
+from foretoken.serving.engine import ServingEngine
 from foretoken.serving.requests import Observer
 
 MOST_LABELS = 100
@@ -68,7 +68,7 @@ class Metrics(Observer):
         self.requests.labels(route, str(status)).inc()
         self.seconds.labels(route).observe(seconds)
 
-    def page(self, engine: Engine | None) -> bytes:
+    def page(self, engine: ServingEngine | None) -> bytes:
         """Return everything in Prometheus's format."""
         if engine is not None:
             self._waiting.set(engine.rows_waiting)

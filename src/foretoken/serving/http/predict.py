@@ -38,7 +38,7 @@ from foretoken.serving.schema import (
     Score,
     Usage,
 )
-from foretoken.serving.tasks import Classify, Document, Embed, Embedding, ServingTask, TextPrediction
+from foretoken.serving.tasks import Classify, Embed, Embedding, ServingTask, TextInput, TextPrediction
 
 REQUESTS = (ClassifyRequest, PipelineRequest, EmbeddingsRequest)
 REFERENCE = "#/components/schemas/{model}"
@@ -87,7 +87,12 @@ async def classify(asked: AskedClasses, http: Request, service: ServiceOf) -> Cl
 
 
 async def _classify_each(
-    asked: ClassifyRequest, names: list[str], documents: list[Document], task: Classify, http: Request, service: Service
+    asked: ClassifyRequest,
+    names: list[str],
+    documents: list[TextInput],
+    task: Classify,
+    http: Request,
+    service: Service,
 ) -> ClassifyEachAnswer:
     """Ask several adapters, each by its own rules; one that cannot answer takes no other down."""
     if asked.explain:
@@ -196,14 +201,14 @@ def _written(vector: np.ndarray, form: str) -> list[float] | str:
     return base64.b64encode(vector.astype("<f4").tobytes()).decode()
 
 
-def _documents(given: Input, pairs: str | list[str] | None = None) -> list[Document]:
+def _documents(given: Input, pairs: str | list[str] | None = None) -> list[TextInput]:
     texts: list[Any] = given if isinstance(given, list) else [given]
     if pairs is None:
-        return [Document(text) for text in texts]
+        return [TextInput(text) for text in texts]
     second = [pairs] if isinstance(pairs, str) else pairs
     if len(second) != len(texts):
         raise ConfigError(f"text_pair: got {len(second)} texts for {len(texts)}; expected one for each")
-    return [Document(text, pair) for text, pair in zip(texts, second, strict=True)]
+    return [TextInput(text, pair) for text, pair in zip(texts, second, strict=True)]
 
 
 def _threshold(adapter: Adapter, confidence: float | None, coverage: float | None) -> float:
@@ -259,10 +264,10 @@ def _scores(item: TextPrediction, *, raw: bool) -> list[Score]:
     return [Score(score=float(values[number]), label=labels[number]) for number in order]
 
 
-def _asked_document(item: str | Question | ChoiceQuestion) -> Document:
+def _asked_document(item: str | Question | ChoiceQuestion) -> TextInput:
     if isinstance(item, Question):
-        return Document(item.question, item.context)
-    return Document(item) if isinstance(item, str) else Choices(item.text, choices=tuple(item.choices))
+        return TextInput(item.question, item.context)
+    return TextInput(item) if isinstance(item, str) else Choices(item.text, choices=tuple(item.choices))
 
 
 def _say_truncated(answer: Response, found: Sequence[TextPrediction | Told]) -> None:

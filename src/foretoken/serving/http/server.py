@@ -24,7 +24,7 @@ from foretoken.lengthening import short_name
 from foretoken.machine.precision import FP32
 from foretoken.serving.adapters import CLASSIFIED
 from foretoken.serving.compute import MixedBank
-from foretoken.serving.engine import Engine
+from foretoken.serving.engine import ServingEngine
 from foretoken.serving.folders import check_name, checked_folder
 from foretoken.serving.http.app import make_app
 from foretoken.serving.http.guard import error_answer
@@ -61,7 +61,7 @@ def serve(settings: ServerSettings, *, say: Callable[[str], None]) -> None:
         _Serving(settings, source, address, say).run(listening)
 
 
-def start_engine(settings: ServerSettings, source: str, metrics: Metrics) -> Engine:
+def start_engine(settings: ServerSettings, source: str, metrics: Metrics) -> ServingEngine:
     """Return a running engine with the adapters that were named, and those of the folder that can be loaded.
 
     Raises:
@@ -81,7 +81,7 @@ def start_engine(settings: ServerSettings, source: str, metrics: Metrics) -> Eng
     for adapter in map(store.get, store.names):
         if settings.limit is not None and adapter.task in CLASSIFIED:
             adapter.guarantee(settings.limit)
-    return Engine(store, limits=settings.limits, observer=metrics).start()
+    return ServingEngine(store, limits=settings.limits, observer=metrics).start()
 
 
 def _add(store: Store, folder: Path, *, accept_changed: bool) -> None:

@@ -18,14 +18,14 @@ from starlette.concurrency import run_in_threadpool
 from foretoken.errors import ConfigError, ForetokenError
 from foretoken.serving import requests as engines
 from foretoken.serving.adapters import Adapter
-from foretoken.serving.engine import Engine
+from foretoken.serving.engine import ServingEngine
 from foretoken.serving.errors import BusyError, NotReadyError
 from foretoken.serving.explain import Explainer
 from foretoken.serving.http.bodies import Asked, Body, GoneError, parse
 from foretoken.serving.http.metrics import Metrics
 from foretoken.serving.http.settings import ServerSettings
 from foretoken.serving.schema import ErrorAnswer
-from foretoken.serving.tasks import Document, ServingTask, TextPrediction
+from foretoken.serving.tasks import ServingTask, TextInput, TextPrediction
 
 T = TypeVar("T")
 P = ParamSpec("P")
@@ -38,7 +38,7 @@ class Service:
 
     def __init__(self, settings: ServerSettings, metrics: Metrics) -> None:
         self.settings, self.metrics = settings, metrics
-        self.engine: Engine | None = None
+        self.engine: ServingEngine | None = None
         self.explainer = None if settings.explain is None else Explainer(settings.explain)
         self._large = CapacityLimiter(1)
         self._spool = tempfile.TemporaryDirectory(prefix="foretoken-uploads-")
@@ -56,7 +56,7 @@ class Service:
         return self.engine is not None and self.engine.state == "ready"
 
     @property
-    def running(self) -> Engine:
+    def running(self) -> ServingEngine:
         """The engine.
 
         Raises:
@@ -91,7 +91,7 @@ class Service:
         return await self._after_others(parse, model, whole, self.settings)
 
     async def ask(
-        self, http: Request, adapter: Adapter, documents: Sequence[Document], task: ServingTask[T]
+        self, http: Request, adapter: Adapter, documents: Sequence[TextInput], task: ServingTask[T]
     ) -> list[T]:
         """Have documents answered; the request is given up when its client leaves."""
         (found,) = await self.ask_each(http, [adapter.name], documents, task)
@@ -100,7 +100,7 @@ class Service:
         return found
 
     async def ask_each(
-        self, http: Request, names: Sequence[str], documents: Sequence[Document], task: ServingTask[T]
+        self, http: Request, names: Sequence[str], documents: Sequence[TextInput], task: ServingTask[T]
     ) -> list[list[T] | BaseException]:
         """Have documents answered by several adapters, at once; an error in place of the answers of one that fails."""
         who = names[0] if len(names) == 1 else f"{len(names)} adapters"
@@ -122,7 +122,7 @@ class Service:
             for one in futures:
                 one.cancel()  # and with it the engine's future, unless it is done
 
-    async def explain(self, adapter: Adapter, documents: Sequence[Document], found: Sequence[TextPrediction]) -> Any:
+    async def explain(self, adapter: Adapter, documents: Sequence[TextInput], found: Sequence[TextPrediction]) -> Any:
         """Return what the answer to one document rests on.
 
         Raises:

@@ -10,7 +10,8 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from foretoken.errors import DataError, SaveError, did_you_mean, quoted
-from foretoken.files import JsonObject, make_folder, read_object, remove, remove_strays, write_json
+from foretoken.files import JsonObject, make_folder, remove, remove_strays, write_json
+from foretoken.saved_files import read_object
 
 PLAN = "_foretoken.json"  # readers of parquet folders pass over names that begin with an underscore
 _ROWS_AT_ONCE = 1024

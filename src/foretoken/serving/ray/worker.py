@@ -20,13 +20,13 @@ from foretoken.inference.shared_base import SharedBase
 from foretoken.lengthening import short_name
 from foretoken.memory import keep_few_primitives
 from foretoken.serving.compute import MixedBank
-from foretoken.serving.engine import Engine
+from foretoken.serving.engine import ServingEngine
 from foretoken.serving.errors import BusyError, ComputeError, NotReadyError
 from foretoken.serving.folders import check_name
 from foretoken.serving.ray.blocks import RowBlock, read_block
 from foretoken.serving.requests import Limits, Request
 from foretoken.serving.store import Store
-from foretoken.serving.tasks import Classify, Document, TextPrediction
+from foretoken.serving.tasks import Classify, TextInput, TextPrediction
 from foretoken.training.saved_folder import adapter_folder
 
 ID = "id"
@@ -134,7 +134,7 @@ class Worker:
         return sum("error" in answer for answer in answers)
 
     @cached_property
-    def engine(self) -> Engine:
+    def engine(self) -> ServingEngine:
         """The engine, with the one adapter where there is one alone."""
         keep_few_primitives()
         base = SharedBase(self.job.model, self.job.precision)
@@ -149,7 +149,7 @@ class Worker:
             seconds_waiting=_MANY,
             seconds_expected=_MANY,
         )
-        return Engine(store, limits=limits).start()
+        return ServingEngine(store, limits=limits).start()
 
     def _column(self, table: pa.Table, name: str | None) -> list[str | None]:
         return [None] * len(table) if name is None else table[name].to_pylist()
@@ -161,7 +161,7 @@ class Worker:
             if self.job.pair_column is not None and not (pair or "").strip():
                 return f"the column {self.job.pair_column!r} is empty; expected some text"
             adapter = ONLY if self.job.adapter_column is None else self._adapter(name or "")
-            return engine.submit(Request(adapter, [Document(text or "", pair)], Classify()))
+            return engine.submit(Request(adapter, [TextInput(text or "", pair)], Classify()))
         except (BusyError, NotReadyError):  # no fault of the row
             raise
         except ForetokenError as error:

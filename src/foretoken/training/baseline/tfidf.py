@@ -19,8 +19,9 @@ from safetensors.numpy import load_file, save_file
 from foretoken.data.plain_table import Table
 from foretoken.data.problems import Answer, names_of_problems
 from foretoken.errors import AdapterError, ConfigError, cut
-from foretoken.files import read_object, refuse_pickles, write_json
+from foretoken.files import write_json
 from foretoken.options import Errors, build, to_dict
+from foretoken.saved_files import read_object, refuse_pickles
 from foretoken.training.baseline.options import TfidfOptions
 from foretoken.training.problems import Problem, Regression
 from foretoken.training.problems.classification import TextProblem

@@ -6,6 +6,7 @@ import hashlib
 import logging
 from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager
+from copy import deepcopy
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal
@@ -29,15 +30,11 @@ from transformers import (
     PreTrainedTokenizerBase,
 )
 
-from foretoken.backbones import BACKBONES
-from foretoken.backbones.pooling import MOMENTS, UNIT_MOMENTS
-from foretoken.data.problems import Rows
 from foretoken.errors import BackboneError, ConfigError, ForetokenError, cut, quoted
 from foretoken.lengthening import lengthen, resolve_source
+from foretoken.limits import check_memory
 from foretoken.options import Errors, Values, build
 from foretoken.quiet import quiet_transformers
-from foretoken.sentence_encoders import pooling_mode
-from foretoken.training.model.sizes import check_model_fits
 from foretoken.training.options import HeadOptions, LengthenOptions
 from foretoken.training.problems import Problem
 from foretoken.training.tokens.encode import token_rules
@@ -59,6 +56,17 @@ _AUTO: dict[str, tuple[str, Any, str]] = {
     "FEATURE_EXTRACTION": ("embed texts", AutoModel, "bert, mpnet or longformer"),
 }
 ATTENTION_DROPOUTS = ("attention_probs_dropout_prob", "attention_dropout", "attn_pdrop")
+MOST = {  # far beyond any model; a layer is a Python object, and a damaged number of them would be made one by one
+    "num_hidden_layers": 1000,
+    "num_layers": 1000,
+    "num_decoder_layers": 1000,
+    "encoder_layers": 1000,
+    "decoder_layers": 1000,
+    "num_attention_heads": 100_000,
+    "hidden_size": 10**7,
+    "vocab_size": 10**9,
+    "max_position_embeddings": 10**9,
+}
 
 
 @dataclass(frozen=True)
@@ -137,54 +145,26 @@ def load_model(
     source: str,
     problem: Problem,
     *,
-    head: Literal["auto"] | HeadOptions | None = None,
-    pretrained: str | None = None,
+    head: HeadOptions | None = None,
     attention_dropout: Literal["model"] | float = "model",
-    few: bool = False,
 ) -> PreTrainedModel:
     """Load a model with a head for the problem; the head of a fresh one is random (seed before calling).
 
     Args:
         source: folder or hub name of the model.
         problem: what is to be predicted.
-        head: the head in the place of transformers' own; ``auto``: the one that suits the model, see
-            :func:`suitable_head`.
-        pretrained: the model that `source` was lengthened from, if it was.
+        head: the head in the place of transformers' own.
         attention_dropout: of attention probabilities; ``model``: as the model's config says.
-        few: whether there are few documents to train on.
 
     Raises:
         BackboneError: there is no such model, or its family has none for the problem.
     """
-    chosen = suitable_head(pretrained or source, problem, few=few) if isinstance(head, str) else head
-    model, random = load_with_new_head(source, problem, head=chosen, attention_dropout=attention_dropout)
+    model, random = load_with_new_head(source, problem, head=head, attention_dropout=attention_dropout)
     heads = head_names(model)
     body = [name for name in random if heads and heads.isdisjoint(name.split(".")) and ".pooler." not in f".{name}"]
     if body:
         log.warning("%s lacks %d tensors besides the head, which start at random, e.g. %s", source, len(body), body[0])
     return model
-
-
-def suitable_head(source: str, problem: Problem, *, few: bool = False) -> HeadOptions | None:
-    """Return the head that a recipe leaves to foretoken; None for transformers' own, as decoders keep it.
-
-    Encoders get one that reads mean, maximum and standard deviation of all tokens of a text, each of unit length where
-    ``few`` documents leave it open how far the dimensions spread. For multiple choice that
-    is so for sentence encoders alone, and it reads the mean: they say in ``1_Pooling/config.json`` what they were
-    trained with. A model that was saved with a head of ours keeps it.
-    """
-    with load_errors(source, "model"), quiet_transformers():
-        config = load_config(source)
-    if problem.task_type_of(config) != "SEQ_CLS":
-        return None
-    saved = head_options(getattr(config, HEAD_KEY, None))
-    family = BACKBONES.get(config.model_type)
-    is_encoder = family is not None and [stack.is_causal for stack in family.stacks] == [False]
-    if saved is not None or not is_encoder:
-        return saved
-    if problem.facts.rows is Rows.TEXTS:
-        return HeadOptions(UNIT_MOMENTS if few else MOMENTS)
-    return HeadOptions(pool="mean", hidden=True) if pooling_mode(source) == "mean" else None
 
 
 def load_with_new_head(
@@ -350,3 +330,30 @@ def reason(error: Exception) -> str:
     if isinstance(error, KeyError):
         return f"{said} is missing"
     return cut(said, 300) or type(error).__name__
+
+
+def check_model_fits(config: PretrainedConfig, auto: Any, *, source: str) -> None:
+    """Refuse a model with impossible sizes, or one that would not fit into memory.
+
+    The model is made on PyTorch's meta device, where tensors have shapes and no numbers, which takes a few hundredths
+    of a second.
+
+    Raises:
+        BackboneError: a number of the config is none that a model can have.
+        ConfigError: the model would not fit.
+    """
+    for name, most in MOST.items():
+        value = getattr(config.get_text_config(), name, None)
+        if isinstance(value, list | tuple) or value is None:  # per layer, or not of this family
+            continue
+        if isinstance(value, bool) or not isinstance(value, int) or not 1 <= value <= most:
+            raise BackboneError(
+                f"{source}: {name} is {quoted(value)} in config.json, expected a whole number from 1 to {most:,}; "
+                "the file is damaged, copy it again"
+            )
+    if getattr(config, "quantization_config", None) is not None:  # takes less, and only its library knows how much
+        return
+    with torch.device("meta"):
+        model = auto.from_config(deepcopy(config), trust_remote_code=False)
+    size = 4 * sum(parameter.numel() for parameter in model.parameters())
+    check_memory(size, what=f"the model {source} (config.json)", remedy="take a smaller model, or correct its config")

@@ -10,7 +10,7 @@ import logging
 from bisect import bisect_right
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING, Any, ClassVar, TypeAlias
+from typing import Any, ClassVar, TypeAlias
 
 import torch
 from torch import Tensor, nn
@@ -35,9 +35,6 @@ from foretoken.training.tokens.padding import PaddingCollator, TableRow, padded
 from foretoken.training.tokens.texts import special_frame
 from foretoken.tuner.forward.dimensions import inner_of, takes_global_attention
 from foretoken.tuner.heads import mean_of_rows
-
-if TYPE_CHECKING:
-    pass
 
 log = logging.getLogger(__name__)
 Front: TypeAlias = tuple[list[int], list[int]]  # what stands before the documents, and the places of `[ent]` in it

@@ -4,10 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import ClassVar
+from typing import TYPE_CHECKING, ClassVar
 
 import numpy as np
-from datasets import Dataset
 from torch import Tensor, nn
 from transformers import PreTrainedTokenizerBase
 
@@ -28,6 +27,9 @@ from foretoken.training.tokens.padding import OFFSET, PaddingCollator
 from foretoken.training.tokens.texts import encode_texts
 from foretoken.tuner.auxiliary import added_by_caller, with_auxiliary_loss
 from foretoken.tuner.heads import document_logits
+
+if TYPE_CHECKING:
+    from datasets import Dataset
 
 
 @dataclass(frozen=True)

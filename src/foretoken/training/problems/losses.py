@@ -5,16 +5,13 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Literal
+from typing import Literal
 
 import torch
 from torch import Tensor
 from torch.nn import functional as F  # noqa: N812 - the name that PyTorch's own code uses
 
 from foretoken.errors import ConfigError, did_you_mean, quoted
-
-if TYPE_CHECKING:
-    pass
 
 MOST_REPEATS = 20  # of a document, where rare classes are drawn more often
 

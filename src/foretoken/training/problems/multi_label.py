@@ -4,11 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import ClassVar
+from typing import TYPE_CHECKING, ClassVar
 
 import numpy as np
 import torch
-from datasets import Dataset
 from torch import Tensor, nn
 from transformers import PreTrainedTokenizerBase
 
@@ -23,6 +22,9 @@ from foretoken.training.problems.classification import ClassProblem
 from foretoken.training.problems.losses import at_least_float32, label_loss
 from foretoken.training.tokens.encode import EncodeSettings, TokenColumns, Truncation
 from foretoken.training.tokens.padding import TableRow
+
+if TYPE_CHECKING:
+    from datasets import Dataset
 
 _SHOWN = 0.5  # without thresholds of its own a label is answered from this probability on
 
@@ -119,7 +121,7 @@ class MultiLabel(ClassProblem):
             return self
         if rule.cost is not None:
             return replace(self, decision=cost_thresholds(rule.cost, self.labels))
-        decision = fit_thresholds(outputs, labels, average=rule.average, per_label=rule.has_one_each)
+        decision = fit_thresholds(outputs, labels, average=rule.average, per_label=rule.thresholds == "label")
         return replace(self, decision=decision)
 
     def scores_of(self, outputs: Outputs, labels: Outputs, groups: Sequence[str] | None = None) -> dict[str, float]:

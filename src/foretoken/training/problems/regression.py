@@ -4,10 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
-from typing import ClassVar
+from typing import TYPE_CHECKING, ClassVar
 
 import numpy as np
-from datasets import Dataset
 from torch import Tensor, nn
 
 from foretoken.data.plain_table import Table
@@ -19,6 +18,9 @@ from foretoken.training.problems.base import Outputs, head_of
 from foretoken.training.problems.classification import TextProblem
 from foretoken.training.problems.losses import at_least_float32
 from foretoken.training.tokens.encode import EncodeSettings, TokenColumns, Truncation
+
+if TYPE_CHECKING:
+    from datasets import Dataset
 
 
 @dataclass(frozen=True)

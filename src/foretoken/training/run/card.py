@@ -11,14 +11,21 @@ from foretoken import left
 from foretoken.data.problems import CLASSIFICATION, MULTI_LABEL, REGRESSION, TOKEN_CLASSIFICATION, Answer, answer_of
 from foretoken.data.readers.formats import lasting
 from foretoken.errors import AdapterError, ConfigError, ForetokenError, did_you_mean, quoted
-from foretoken.files import JsonObject, read_object
+from foretoken.files import JsonObject
 from foretoken.metrics.decision import Decision
 from foretoken.metrics.regression import TargetScale
 from foretoken.metrics.scaling import Scaling
 from foretoken.options import Errors, build, option, to_dict
-from foretoken.training.options import ChunkOptions, GenerationOptions, HeadOptions, LengthenOptions, QuestionOptions
+from foretoken.saved_files import read_object
+from foretoken.training.options import (
+    ChunkOptions,
+    GenerationOptions,
+    HeadOptions,
+    LengthenOptions,
+    QuestionOptions,
+    Recipe,
+)
 from foretoken.training.problems import PROBLEMS, Problem, make_problem
-from foretoken.training.recipe.recipe import Recipe
 from foretoken.tuner.adapter_files import CONFIG
 from foretoken.version import __version__
 

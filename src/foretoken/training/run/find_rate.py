@@ -5,27 +5,23 @@ from __future__ import annotations
 import logging
 import math
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
 from statistics import fmean, stdev
-from typing import TYPE_CHECKING, Any, TypeAlias
+from typing import Any, TypeAlias
 
 import torch
+from datasets import Dataset
+from torch import Tensor, nn
 
 from foretoken.files import JsonObject
-from foretoken.training.recipe.recipe import Recipe
+from foretoken.training.options import Recipe
 from foretoken.training.run.prepare import Prepared
 from foretoken.training.tokens.batches import by_length
 from foretoken.training.trainer.make import make_trainer
 from foretoken.training.trainer.trainer import RecipeTrainer
-
-if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
-
-    from datasets import Dataset
-    from torch import Tensor, nn
 
 log = logging.getLogger(__name__)
 ROUNDS = ((8, 10), (4, 20), (2, 40))  # candidates, and optimizer steps of each

@@ -17,8 +17,9 @@ from foretoken.errors import ConfigError
 from foretoken.files import JsonObject, atomic_file, write_json
 from foretoken.outputs import refuse_foreign
 from foretoken.processes import is_main_process
+from foretoken.training.options import Recipe
 from foretoken.training.problems import Problem, make_problem
-from foretoken.training.recipe.recipe import Recipe, checked
+from foretoken.training.recipe.recipe import checked
 from foretoken.training.run.baselines import pooled_baselines
 from foretoken.training.run.record import recipe_to_json
 from foretoken.training.run.train import train

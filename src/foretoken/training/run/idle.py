@@ -20,7 +20,7 @@ from foretoken.options import Values
 from foretoken.processes import num_processes
 from foretoken.training.model.adapter import CONFIGS
 from foretoken.training.model.load import ATTENTION_DROPOUTS, count_parameters
-from foretoken.training.recipe.recipe import Recipe
+from foretoken.training.options import Recipe
 from foretoken.training.run.prepare import Prepared
 from foretoken.tuner.lower_layers import first_trained_layer
 

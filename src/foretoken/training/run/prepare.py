@@ -5,7 +5,7 @@ from __future__ import annotations
 import logging
 import os
 from collections.abc import Mapping
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, dataclass, field, replace
 from importlib.util import find_spec
 from itertools import starmap
 from pathlib import Path
@@ -19,23 +19,23 @@ from transformers import PreTrainedModel, PreTrainedTokenizerBase, set_seed
 
 from foretoken.data.load import Loaded, load_data
 from foretoken.data.problems import PROBLEMS as FACTS
-from foretoken.data.problems import Answer, Rows, names_of_problems
+from foretoken.data.problems import Answer, names_of_problems
 from foretoken.data.schemas import SHARED, parts, stored
 from foretoken.errors import ConfigError, quoted
 from foretoken.lengthening import public_name, resolve_source
-from foretoken.machine.precision import MeasuredPrecision, accelerator, fastest_precision
+from foretoken.machine.precision import MeasuredPrecision
 from foretoken.methods.rates import own_rate
 from foretoken.metrics.table import check_metric, lacking
 from foretoken.metrics.wordnet import wordnet
 from foretoken.training.model.adapter import attach, names_layers
 from foretoken.training.model.engine import use_attention
-from foretoken.training.model.load import base_model_folder, count_parameters, head_options, load_model, load_tokenizer
+from foretoken.training.model.load import base_model_folder, count_parameters, load_model, load_tokenizer
 from foretoken.training.model.precision import hold_frozen
-from foretoken.training.options import AUTO, HeadOptions
+from foretoken.training.options import AUTO, Recipe
 from foretoken.training.problems import PROBLEMS, Problem, make_problem
 from foretoken.training.problems.classification import TextProblem
 from foretoken.training.problems.losses import LossOptions, class_weights, refuse_unknown_labels, repeated
-from foretoken.training.recipe.recipe import Recipe, decision_rule
+from foretoken.training.recipe.resolve import decision_rule, resolve_on
 from foretoken.training.run.card import read_card
 from foretoken.training.run.fingerprint import of_data, of_model, refuse_another_base
 from foretoken.training.run.start import Start
@@ -43,7 +43,6 @@ from foretoken.training.tokens.encode import EncodeSettings, TokenColumns, Trunc
 from foretoken.training.tokens.new_tokens import add_new_tokens
 from foretoken.training.tokens.padding import OFFSET
 from foretoken.training.words import Words, words_beside
-from foretoken.tuner.heads import HEAD_KEY
 from foretoken.tuner.lower_layers import LowerLayers, can_leave_layers_out, first_trained_layer
 
 log = logging.getLogger(__name__)
@@ -52,13 +51,13 @@ MEASURED = ("validation", "test")
 _LONGEST_TEXT = 300  # characters of a document that are kept beside an error
 _REPORTERS = {"wandb": ("wandb",), "tensorboard": ("tensorboard", "tensorboardX"), "mlflow": ("mlflow",)}
 _OF_CLASSES = ("class_weights", "focal_gamma", "oversample")
-_FEW = 16  # documents of a class
 
 
 @dataclass(frozen=True)
 class Prepared:
     """Everything a run needs before its first step."""
 
+    recipe: Recipe  # with nothing left open
     model: PreTrainedModel | PeftModel
     tokenizer: PreTrainedTokenizerBase
     problem: Problem
@@ -74,11 +73,6 @@ class Prepared:
     words: Words | None = None
 
     @property
-    def head(self) -> HeadOptions | None:
-        """The head in the place of transformers' own."""
-        return head_options(getattr(self.model.config, HEAD_KEY, None))
-
-    @property
     def trains_head_alone(self) -> bool:
         """Whether the method trains nothing beside a head."""
         return isinstance(self.model, PeftModel) and own_rate(self.model.peft_config["default"]) is None
@@ -92,17 +86,11 @@ def prepare(recipe: Recipe, data: Loaded | None = None) -> Prepared:
     problem = problem_of(recipe, data)
     source, start = base_model_folder(recipe.model, recipe.lengthen, recipe.output), Start.read(recipe)
     use_attention(recipe.training.attention_engine, recipe.training.packing)
+    recipe = recipe if start is None else replace(recipe, head=start.head_for(recipe))
+    recipe, precision = resolve_on(recipe, problem, resolve_source(recipe.model), len(data.splits["train"]))
     set_seed(recipe.training.seed)
-    model = load_model(
-        source,
-        problem,
-        head=recipe.head if start is None else start.head_for(recipe),
-        pretrained=resolve_source(recipe.model),
-        attention_dropout=recipe.training.attention_dropout,
-        few=problem.facts.answer is Answer.CLASS
-        and problem.facts.rows is Rows.TEXTS
-        and len(data.splits["train"]) < _FEW * len(data.labels),
-    )
+    assert not isinstance(recipe.head, str)  # it is resolved
+    model = load_model(source, problem, head=recipe.head, attention_dropout=recipe.training.attention_dropout)
     _check_activations(recipe, model)
     tokenizer = load_tokenizer(source, model.config)
     fingerprint |= of_model(model, tokenizer)  # before the one is adapted and the other used
@@ -124,12 +112,12 @@ def prepare(recipe: Recipe, data: Loaded | None = None) -> Prepared:
     if start is not None:
         start.take_up(adapted, problem, tokenizer)
     _say(recipe, adapted, problem, is_new=start is None)
-    precision = _set_precision(recipe, adapted)
+    _hold_frozen(recipe, adapted)
     _rest_lower_layers(recipe, adapted)
-    texts = tables, truncations, max_length
+    what = recipe, adapted, tokenizer, problem, tables, truncations, max_length
     beginnings = {name: beginnings_of(data.splits[name]) for name in MEASURED if recipe.save_errors}
     rest = data.columns, precision, data.left_out
-    return Prepared(adapted, tokenizer, problem, *texts, public_name(source), fingerprint, *rest, beginnings, words)
+    return Prepared(*what, public_name(source), fingerprint, *rest, beginnings, words)
 
 
 def beginnings_of(split: Dataset) -> list[str]:
@@ -313,18 +301,12 @@ def _say(recipe: Recipe, model: PreTrainedModel | PeftModel, problem: Problem, *
         )
 
 
-def _set_precision(recipe: Recipe, model: PreTrainedModel | PeftModel) -> MeasuredPrecision | None:
-    """Hold what is frozen in bfloat16 where the recipe asks for it, or it is faster; autocast is the Trainer's."""
-    precision: str = recipe.training.precision
-    found = fastest_precision(model.config, accelerator()) if precision == AUTO else None
-    if found is not None:
-        log.info("precision: %s", found)
-        precision = found.precision
-    if precision == "bf16":
+def _hold_frozen(recipe: Recipe, model: PreTrainedModel | PeftModel) -> None:
+    """Hold what is frozen in bfloat16 where that is the precision; autocast is the Trainer's."""
+    if recipe.training.precision == "bf16":
         held = hold_frozen(model)
         kept = f"{held:,} frozen parameters are held in it; " if held else ""
         log.info("computing in bfloat16; %swhat is trained stays float32", kept)
-    return found
 
 
 def _rest_lower_layers(recipe: Recipe, model: PreTrainedModel | PeftModel) -> None:

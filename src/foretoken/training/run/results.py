@@ -16,15 +16,16 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 from peft import PeftModel
 
-from foretoken.files import JsonObject, atomic_directory, atomic_file, read_object, readable_object, write_json
+from foretoken.files import JsonObject, atomic_directory, atomic_file, write_json
 from foretoken.metrics.decision import Decision
 from foretoken.metrics.regression import TargetScale
 from foretoken.metrics.scaling import Kind, Scaling
 from foretoken.quiet import quiet_transformers
+from foretoken.saved_files import read_object, readable_object
 from foretoken.training.model.load import save_tokenizer
+from foretoken.training.options import Recipe
 from foretoken.training.problems import Problem
 from foretoken.training.problems.classification import TextProblem
-from foretoken.training.recipe.recipe import Recipe
 from foretoken.training.run.card import CARD, card_values
 from foretoken.training.run.fingerprint import of_base
 from foretoken.training.run.prepare import Prepared

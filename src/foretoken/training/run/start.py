@@ -15,15 +15,14 @@ from transformers import PreTrainedModel, PreTrainedTokenizerBase
 
 from foretoken.data.documents import shown
 from foretoken.errors import AdapterError, BackboneError, ConfigError, quoted
-from foretoken.files import file_digest, refuse_pickles
 from foretoken.methods.base import plain
 from foretoken.methods.table import METHODS
 from foretoken.quiet import quiet_transformers
+from foretoken.saved_files import file_digest, refuse_pickles
 from foretoken.training.baseline.tfidf import VOCABULARY
 from foretoken.training.model.load import head_options, load_config, load_errors, load_tokenizer, load_whole
-from foretoken.training.options import HeadOptions
+from foretoken.training.options import HeadOptions, Recipe
 from foretoken.training.problems import Problem
-from foretoken.training.recipe.recipe import Recipe
 from foretoken.training.run.card import Card, read_card
 from foretoken.training.run.fingerprint import refuse_another_base
 from foretoken.training.saved_folder import EXPECTED, adapter_folder

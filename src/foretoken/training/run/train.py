@@ -16,18 +16,18 @@ from transformers import TrainerCallback, TrainerState
 
 from foretoken.data.load import Loaded, load_data
 from foretoken.errors import ConfigError
-from foretoken.files import JsonObject, cache_folder, check_writable
+from foretoken.files import JsonObject, check_writable
 from foretoken.machine.precision import accelerator
 from foretoken.options import is_number
 from foretoken.processes import is_main_process, num_processes
 from foretoken.quiet import quiet_transformers
 from foretoken.training.baseline.options import is_baseline
 from foretoken.training.fit_head import HeadFit, fit_head, scale_head
-from foretoken.training.options import AUTO, TrainingOptions
+from foretoken.training.options import AUTO, Recipe, TrainingOptions
 from foretoken.training.problems import MultiLabel
-from foretoken.training.recipe.recipe import Recipe, as_begun, checked, with_auto_rate, with_training
-from foretoken.training.run.baseline import train_baseline
-from foretoken.training.run.baselines import add_baselines
+from foretoken.training.recipe.recipe import checked, with_auto_rate, with_training
+from foretoken.training.recipe.resolve import as_begun
+from foretoken.training.run.baselines import add_baselines, train_baseline
 from foretoken.training.run.find_rate import find_rate as search_rate
 from foretoken.training.run.find_rate import no_search
 from foretoken.training.run.fingerprint import differing, refuse_changes
@@ -36,13 +36,17 @@ from foretoken.training.run.model_card import write_model_card
 from foretoken.training.run.prepare import MEASURED, Prepared, prepare, summary
 from foretoken.training.run.record import (
     RATE_SEARCH,
+    Finished,
+    Fresh,
     HistoryCallback,
+    Resume,
     RunRecord,
     data_as_begun,
     differing_keys,
     history,
     recipe_to_json,
     searched,
+    state_of,
     versions,
 )
 from foretoken.training.run.results import (
@@ -56,18 +60,16 @@ from foretoken.training.run.results import (
     write_errors,
     write_predictions,
 )
-from foretoken.training.run.state import Finished, Fresh, Resume, state_of
 from foretoken.training.run_folder import CHECKPOINTS, PREDICTIONS, held, is_tidy, move_aside
 from foretoken.training.tokens.padding import OFFSET
 from foretoken.training.trainer.checkpoints import STATE, best_of, is_over, remove_checkpoints
-from foretoken.training.trainer.lower_states import LowerStates
+from foretoken.training.trainer.lower_states import cache_states
 from foretoken.training.trainer.make import make_trainer
 from foretoken.training.trainer.memory import PeakMemory
 from foretoken.training.trainer.memory import describe as describe_memory
 from foretoken.training.trainer.progress import LogAtEvaluation, ProgressBar, StepTimes
 from foretoken.training.trainer.trainer import RecipeTrainer
 from foretoken.training.words import stack
-from foretoken.tuner.lower_layers import can_leave_layers_out, first_trained_layer
 
 log = logging.getLogger(__name__)
 HEAD_FIT = "head_fit"
@@ -123,12 +125,12 @@ def train(
             return state.record
         if is_baseline(recipe.method):
             return train_baseline(recipe, measured, data)
-        recipe, prepared, data = _prepared(recipe, state, data, accept_changed=accept_changed)
-        search = _search_of(recipe, prepared, state, find_rate=find_rate)
+        prepared, data = _prepared(recipe, state, data, accept_changed=accept_changed)
+        search = _search_of(prepared, state, find_rate=find_rate)
         checkpoint = state.checkpoint if isinstance(state, Resume) else None
         begun = state.record if isinstance(state, Resume) else {}
         kept = {name: begun[name] for name in (HEAD_FIT,) if name in begun}
-        return _train(recipe, prepared, data, checkpoint, search, callbacks, measured, kept)
+        return _train(prepared, data, checkpoint, search, callbacks, measured, kept)
 
 
 def check_processes(options: TrainingOptions, *, processes: int, gpus: int) -> None:
@@ -158,37 +160,33 @@ def check_processes(options: TrainingOptions, *, processes: int, gpus: int) -> N
 
 def _prepared(
     recipe: Recipe, state: Fresh | Resume, data: Loaded | None, *, accept_changed: bool
-) -> tuple[Recipe, Prepared, Loaded]:
-    """Return the recipe with what it left open, what a run needs, and its data; one that goes on, as it began."""
+) -> tuple[Prepared, Loaded]:
+    """Return what a run needs, and its data; of one that goes on, as it began."""
     if isinstance(state, Resume):
         recipe = as_begun(recipe, state.record["recipe"])
         data = data or load_data(data_as_begun(recipe.data, state.record))
     data = data or load_data(recipe.data)
     prepared = prepare(recipe, data)
-    recipe = replace(recipe, head=prepared.head)
-    if prepared.precision is not None:
-        recipe = with_training(recipe, precision=prepared.precision.precision)
     if isinstance(state, Resume):
         begun = state.record.get("words") or {}
         if prepared.words is not None and is_number(begun.get("weight")):
             prepared = _weigh_words(prepared, None, float(begun["weight"]))
         known = state.record.get("fingerprint")
         refuse_changes(recipe.run_folder, known, _fingerprint(prepared), accept=accept_changed)
-    return recipe, prepared, data
+    return prepared, data
 
 
-def _search_of(recipe: Recipe, prepared: Prepared, state: Fresh | Resume, *, find_rate: bool) -> JsonObject | None:
+def _search_of(prepared: Prepared, state: Fresh | Resume, *, find_rate: bool) -> JsonObject | None:
     """Return the search for the learning rate: that of the record, an empty one to be made, or None for none."""
     if isinstance(state, Resume):
         return searched(state.record)
     if not find_rate:
         return None
-    is_made = state.record is not None and _is_same_search(recipe, prepared, state.record)
+    is_made = state.record is not None and _is_same_search(prepared, state.record)
     return searched(state.record) if state.record is not None and is_made else {}
 
 
 def _train(
-    recipe: Recipe,
     prepared: Prepared,
     data: Loaded,
     checkpoint: Path | None,
@@ -198,7 +196,7 @@ def _train(
     kept: JsonObject,
 ) -> JsonObject:
     """Train and measure; an empty `search` is made first, one of before is taken as it is."""
-    memory = PeakMemory()
+    recipe, memory = prepared.recipe, PeakMemory()
     record = RunRecord.start(recipe)
     record.update(**summary(prepared), **kept, fingerprint=_fingerprint(prepared))
     if prepared.precision is not None:
@@ -206,8 +204,10 @@ def _train(
     metric = recipe.training.metric
     try:
         with record.noting_the_end():
-            _cache_states(recipe, prepared, ("train", *MEASURED[:1], *measured))
-            head = _fit_head(recipe, prepared) if checkpoint is None else None
+            tables = [prepared.tables[name] for name in dict.fromkeys(("train", *MEASURED[:1], *measured))]
+            collator = prepared.problem.collator(prepared.tokenizer, prepared.model)
+            cache_states(prepared.model, collator, recipe.training, tables, is_alone=prepared.trains_head_alone)
+            head = _fit_head(prepared) if checkpoint is None else None
             if head is not None:
                 record.update(**{HEAD_FIT: head.to_dict()})
             if prepared.words is not None and not prepared.words.is_weighed:
@@ -272,12 +272,12 @@ def _fit(
     return trainer
 
 
-def _fit_head(recipe: Recipe, prepared: Prepared) -> HeadFit | None:
+def _fit_head(prepared: Prepared) -> HeadFit | None:
     """Fit the head of a run that begins with a new one."""
-    if not recipe.training.fit_head or recipe.start_from is not None:
+    options = prepared.recipe.training
+    if not options.fit_head or prepared.recipe.start_from is not None:
         return None
     nn.Module.to(prepared.model, accelerator())
-    options = recipe.training
     given = prepared.model, prepared.tokenizer, prepared.problem, prepared.tables["train"]
     return fit_head(*given, bf16=options.precision == "bf16", seed=options.seed)
 
@@ -299,55 +299,6 @@ def _weigh_words(prepared: Prepared, head: HeadFit | None, weight: float | None 
     return replace(prepared, words=words, tables=tables)
 
 
-def _cache_states(recipe: Recipe, prepared: Prepared, splits: Sequence[str]) -> None:
-    """Run the layers below the first trained one once, where there are any.
-
-    Where it is left to foretoken, those of fewer layers will do that another run has kept, and a head alone, which
-    reads each text once, keeps none.
-    """
-    chosen, model = recipe.training.cache_states, prepared.model
-    first = 0 if chosen == "off" else first_trained_layer(model)
-    if not first or (chosen == AUTO and not (can_leave_layers_out(model) and cache_folder())):
-        return
-    tables, digests = [prepared.tables[name] for name in dict.fromkeys(splits)], dict[str, str]()
-    for count in range(first, 0, -1) if chosen == AUTO else ():
-        states = _states(recipe, prepared, "float16", count, digests)
-        if states is not None and states.has(tables):
-            states.leave_out()
-            log.info("the states of %d layers are taken as another run has kept them", count)
-            return
-        if states is not None:
-            states.layers.remove()
-    if chosen == AUTO and prepared.trains_head_alone:
-        return
-    for dtype in ("float16", "float32") if chosen == AUTO else (chosen,):
-        states = _states(recipe, prepared, dtype, first, digests)
-        if states is None:
-            return
-        try:
-            states.fill(tables)
-        except ConfigError:  # there are numbers that float16 cannot hold
-            if dtype in (chosen, "float32"):
-                raise
-            states.layers.remove()
-        else:
-            states.leave_out()
-            return
-
-
-def _states(recipe: Recipe, prepared: Prepared, dtype: str, count: int, digests: dict[str, str]) -> LowerStates | None:
-    options, collator = recipe.training, prepared.problem.collator(prepared.tokenizer, prepared.model)
-    return LowerStates.open(
-        prepared.model,
-        collator,
-        dtype=dtype,
-        batch_size=options.eval_batch_size,
-        precision=options.precision,
-        count=count,
-        digests=digests,
-    )
-
-
 def _restore(trainer: RecipeTrainer, checkpoint: Path) -> None:
     """Take up a run that was killed after its last step: its best weights, its history."""
     log.info("training had ended at %s; measuring its best checkpoint", checkpoint.name)
@@ -365,11 +316,11 @@ def _with_free_rate(recipe: Recipe) -> Recipe:
     return free
 
 
-def _is_same_search(recipe: Recipe, prepared: Prepared, before: JsonObject) -> bool:
+def _is_same_search(prepared: Prepared, before: JsonObject) -> bool:
     """Tell whether a run that was killed before its first checkpoint had searched for its learning rate as this one."""
     return (
         searched(before) is not None
-        and not differing_keys(before["recipe"], recipe_to_json(recipe))
+        and not differing_keys(before["recipe"], recipe_to_json(prepared.recipe))
         and not differing(before.get("fingerprint") or {}, _fingerprint(prepared))
     )
 

@@ -91,19 +91,6 @@ def cut(order: Sequence[int], lengths: Sequence[int], budget: int) -> list[list[
     return batches
 
 
-class FixedBatches(Sampler[list[int]]):
-    """Batches in the order of a list: of what is measured, from the longest documents to the shortest."""
-
-    def __init__(self, batches: Sequence[list[int]]) -> None:
-        self.batches = list(batches)
-
-    def __len__(self) -> int:
-        return len(self.batches)
-
-    def __iter__(self) -> Iterator[list[int]]:
-        yield from self.batches
-
-
 class TokenBatches(Sampler[list[int]]):
     """Batches of like length by a budget of tokens, another composition and order in every epoch.
 

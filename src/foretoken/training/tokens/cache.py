@@ -17,7 +17,8 @@ from functools import cache
 from pathlib import Path
 
 from foretoken.errors import ConfigError, quoted
-from foretoken.files import CACHE_VARIABLE, JsonObject, file_digest, remove, remove_strays, temporary_name
+from foretoken.files import JsonObject, remove, remove_strays, temporary_name
+from foretoken.saved_files import CACHE_VARIABLE, file_digest
 from foretoken.version import __version__
 
 log = logging.getLogger(__name__)

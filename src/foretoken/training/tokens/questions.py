@@ -71,7 +71,7 @@ class _QuestionReader:
         ids, owners = list(whole["input_ids"]), whole.sequence_ids(0)
         first, second = owners.index(0), owners.index(1)
         last = len(owners) - owners[::-1].index(1)
-        before, between, after = ids[:first], ids[_after(owners, 0) : second], ids[last:]
+        before, between, after = ids[:first], ids[len(owners) - owners[::-1].index(0) : second], ids[last:]
         if not before:  # the tokenizer knows single texts alone
             before, after = special_frame(settings, "a")
             between = after
@@ -137,10 +137,6 @@ class _QuestionReader:
             behind = len(ids) + len(self.after)
             window["token_type_ids"] = [self.types[0]] * len(front) + [self.types[1]] * behind
         return window
-
-
-def _after(owners: Sequence[int | None], owner: int) -> int:
-    return len(owners) - list(reversed(owners)).index(owner)
 
 
 def _bare(text: str, begin: int, end: int) -> tuple[int, int]:

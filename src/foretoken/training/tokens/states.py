@@ -26,7 +26,8 @@ import torch
 from filelock import FileLock
 from torch import Tensor
 
-from foretoken.files import JsonObject, cache_folder, file_digest
+from foretoken.files import JsonObject
+from foretoken.saved_files import cache_folder, file_digest
 from foretoken.training.tokens.cache import (
     FOLDER,
     code_digest,

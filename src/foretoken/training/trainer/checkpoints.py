@@ -15,7 +15,8 @@ import torch
 from safetensors import SafetensorError, safe_open
 
 from foretoken.errors import SaveError
-from foretoken.files import JsonObject, file_digest, open_to_readers, readable_object, remove, write_json
+from foretoken.files import JsonObject, open_to_readers, remove, write_json
+from foretoken.saved_files import file_digest, readable_object
 
 log = logging.getLogger(__name__)
 STATE = "trainer_state.json"

@@ -6,21 +6,22 @@ import logging
 import time
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from functools import partial
+from typing import Any
 
 import torch
+from datasets import Dataset
 from torch import Tensor, nn
 
 from foretoken.errors import ConfigError
+from foretoken.saved_files import cache_folder
+from foretoken.training.options import AUTO, TrainingOptions
 from foretoken.training.problems.base import Collator, Inputs
 from foretoken.training.tokens.batches import by_length
 from foretoken.training.tokens.padding import PER_TOKEN
 from foretoken.training.tokens.states import StateStore, store_key
 from foretoken.training.trainer.progress import progress_bar
-from foretoken.tuner.lower_layers import Key, LowerLayers, keys_of
-
-if TYPE_CHECKING:
-    from datasets import Dataset
+from foretoken.tuner.lower_layers import Key, LowerLayers, can_leave_layers_out, first_trained_layer, keys_of
 
 log = logging.getLogger(__name__)
 _READ = ("input_ids", "attention_mask", *PER_TOKEN)
@@ -182,3 +183,45 @@ class LowerStates:
     def _before(self, model: nn.Module, args: Any, kwargs: Inputs) -> None:
         if not self.layers.is_wanted:
             self.layers.use(self.states_of(kwargs) if "attention_mask" in kwargs else None)
+
+
+def cache_states(
+    model: nn.Module, collator: Collator, options: TrainingOptions, tables: Sequence[Dataset], *, is_alone: bool
+) -> None:
+    """Run the layers below the first trained one once, where there are any.
+
+    Where it is left to foretoken, those of fewer layers will do that another run has kept, and a head that ``is_alone``
+    and reads each text once keeps none; float16 is tried first.
+
+    Raises:
+        ConfigError: the type of the states cannot hold them.
+    """
+    chosen, is_auto = options.cache_states, options.cache_states == AUTO
+    first = 0 if chosen == "off" else first_trained_layer(model)
+    if not first or (is_auto and not (can_leave_layers_out(model) and cache_folder())):
+        return
+    given: dict[str, Any] = {"batch_size": options.eval_batch_size, "precision": options.precision}
+    opened = partial(LowerStates.open, model, collator, **given, digests={})
+    for count in range(first, 0, -1) if is_auto else ():
+        states = opened(dtype="float16", count=count)
+        if states is not None and states.has(tables):
+            states.leave_out()
+            log.info("the states of %d layers are taken as another run has kept them", count)
+            return
+        if states is not None:
+            states.layers.remove()
+    if is_auto and is_alone:
+        return
+    for dtype in ("float16", "float32") if is_auto else (chosen,):
+        states = opened(dtype=dtype, count=first)
+        if states is None:
+            return
+        try:
+            states.fill(tables)
+        except ConfigError:  # there are numbers that float16 cannot hold
+            if dtype in (chosen, "float32"):
+                raise
+            states.layers.remove()
+        else:
+            states.leave_out()
+            return

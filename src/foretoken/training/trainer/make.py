@@ -26,9 +26,8 @@ from transformers.trainer_callback import PrinterCallback
 
 from foretoken.files import JsonObject, make_folder
 from foretoken.metrics.table import METRICS
-from foretoken.training.options import TrainingOptions
+from foretoken.training.options import Recipe, TrainingOptions
 from foretoken.training.problems import Problem
-from foretoken.training.recipe.recipe import Recipe
 from foretoken.training.trainer.trainer import RecipeTrainer
 from foretoken.tuner.auxiliary_log import AuxiliaryLossCallback
 

@@ -27,7 +27,7 @@ from foretoken.training.model.load import is_head
 from foretoken.training.options import TrainingOptions
 from foretoken.training.problems import Problem
 from foretoken.training.problems.base import Inputs
-from foretoken.training.tokens.batches import BucketSampler, FixedBatches, ShuffleSampler, TokenBatches, by_length, cut
+from foretoken.training.tokens.batches import BucketSampler, ShuffleSampler, TokenBatches, by_length, cut
 from foretoken.training.tokens.chunks import DrawnChunks, documents_of
 from foretoken.training.tokens.new_tokens import rows_alone
 from foretoken.training.trainer.checkpoints import best_in, rotate, seal
@@ -141,9 +141,9 @@ class RecipeTrainer(Trainer):
         order = by_length(lengths)
         if order != sorted(order):
             raise ValueError("a table that is measured is expected to be sorted by length, longest first")
-        return self._loader(table, FixedBatches(cut(order, lengths, budget)))
+        return self._loader(table, cut(order, lengths, budget))
 
-    def _loader(self, table: Dataset, batches: Sampler[list[int]]) -> DataLoader:
+    def _loader(self, table: Dataset, batches: Sampler[list[int]] | list[list[int]]) -> DataLoader:
         """Let accelerate move the batches to the device; they are shared out already."""
         loader: DataLoader = DataLoader(
             table,  # type: ignore[arg-type]

@@ -15,7 +15,7 @@ from torch import Tensor
 
 from foretoken.attention import AttentionCall, Packed, Weighting, Window, causal_mask
 from foretoken.attention.kernels import kernel_attention
-from foretoken.attention.packed import Document
+from foretoken.attention.packed import DocumentSpan
 from foretoken.methods.sites import SeparatePrefix
 from foretoken.tuner.attention.columns import (
     AdapterColumns,
@@ -100,7 +100,7 @@ class PackedPrefixKeys(PrefixKeys):
         documents: where they lie.
     """
 
-    documents: tuple[Document, ...] = ()
+    documents: tuple[DocumentSpan, ...] = ()
 
     def each(self, query: Tensor) -> Iterator[tuple[PrefixKeys, Tensor]]:
         """Yield every document's prefix and its queries."""

@@ -14,7 +14,7 @@ import torch
 from torch import Tensor, nn
 
 from foretoken.attention.packed import PackedBatch
-from foretoken.attention.packed.selection import is_run, select
+from foretoken.attention.packed.parts import is_run, select
 from foretoken.backbones.base import PassFacts
 from foretoken.backbones.module_value import ModuleValue, Removable
 from foretoken.errors import AdapterError, did_you_mean
