@@ -28,6 +28,8 @@ FLAGS = {
     "--json": "leave it out; `foretoken env` prints JSON",
     "--max-new-tokens": "leave it out; vLLM serves models that write",
     "--traces": "leave it out; /metrics has what a server does",
+    "--find-rate": "a sweep's `search` tries rates on validation; each method has a rate of its own",
+    "--smoke": "--training.max_steps 1 --data.max_train 8 -o try runs all of it in small",
     "--no-malloc": "leave it out; the allocator is always as the system has it",
 }
 # of data.task

@@ -88,8 +88,6 @@ def test_numbers_are_predicted_too(recipe, cli, record, tmp_path):
 
 def test_what_needs_a_model_is_refused_in_one_line(run, recipe, refused, tiny, tmp_path):
     assert "tf-idf baseline, which has no pretrained model" in refused("fuse", run, "-o", tmp_path / "fused")
-    found = refused("train", recipe(name="other"), "--find-rate")
-    assert "--find-rate: method tf-idf has no learning rate" in found
     write_rows(tmp_path / "rows.jsonl", copies(40))
     data = {"path": str(tmp_path / "rows.jsonl"), "problem": "generation"}
     assert "method tf-idf is for classification, multi-label-classification, regression, got" in refused(

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import logging
 from collections.abc import Sequence
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
@@ -21,7 +20,6 @@ if TYPE_CHECKING:
     from foretoken.sweeps.sweep import Sweep
     from foretoken.sweeps.workers import InThisProcess, Processes
 
-log = logging.getLogger(__name__)
 MOST_WORKERS = 256  # each is a process with PyTorch in it
 _EPILOG = """
 Any key of the base recipe can be set after the file, and wins over it:
@@ -50,11 +48,6 @@ class SweepCommand:
         "folder that holds the sweeps, in place of the file's", None, metavar="FOLDER", short="-o"
     )
     dry_run: bool = option("print what would run, and run nothing", False)
-    smoke: bool = option(
-        "run every variant and every searched value for one step on a tiny random model with few documents, made up "
-        "where the data are not there, and write a report; nothing of the sweep itself runs",
-        False,
-    )
     retry_failed: bool = option("run again what failed before", False)
     accept_changed: bool = option("go on with killed runs though data, model or versions have changed", False)
 
@@ -66,7 +59,7 @@ def run(words: Sequence[str]) -> int:
         "sweep",
         words,
         described(__doc__),
-        usage="foretoken sweep FILE [--workers N] [--ray ADDRESS] [-o FOLDER] [--dry-run] [--smoke] "
+        usage="foretoken sweep FILE [--workers N] [--ray ADDRESS] [-o FOLDER] [--dry-run] "
         "[--retry-failed] [--accept-changed] [--KEY VALUE ...]",
         epilog=_EPILOG,
     )
@@ -77,8 +70,6 @@ def run(words: Sequence[str]) -> int:
     if options.dry_run:
         _print_plan(plan)
         return 0
-    if options.smoke:
-        return _smoke(plan)
     return _run(plan, options)
 
 
@@ -166,17 +157,6 @@ def _print_plan(plan: SweepPlan) -> None:
     search, after = (sum(int(row[column]) for row in rows) for column in (3, 4))
     say()
     say(f"{search + after} runs: {search} of the search, {after} of the candidates it selects; nothing was run")
-
-
-def _smoke(plan: SweepPlan) -> int:
-    from foretoken.sweeps.smoke import FOLDER, smoke
-
-    tried = smoke(plan, lambda one: log.info("%s: %s", one.run, one.error or "done"))
-    failed = [one for one in tried if one.error is not None]
-    say(f"{len(tried)} runs of {len(plan.variants)} variants, {len(failed)} failed; {plan.config.folder / FOLDER}")
-    if failed:
-        fail("\n  ".join([f"{len(failed)} runs failed", *(f"{one.run}: {one.error}" for one in failed)]))
-    return 2 if failed else 0
 
 
 def _refuse_launchers() -> None:

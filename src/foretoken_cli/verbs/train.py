@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import traceback
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
@@ -39,7 +39,6 @@ class TrainCommand:
     )
     restart: bool = option("begin anew; an earlier run's folder is renamed to NAME.1 (NAME.2, ...)", False)
     accept_changed: bool = option("go on though data, model or versions have changed since the kill", False)
-    find_rate: bool = option("search for the learning rate first, in about 300 steps on training documents", False)
 
 
 def run(words: Sequence[str]) -> int:
@@ -50,8 +49,7 @@ def run(words: Sequence[str]) -> int:
         "train",
         rest,
         "Run recipes in turn. A killed run goes on where it was; a finished one is not repeated.",
-        usage="foretoken train [RECIPE ...] [-o FOLDER] [--from RUN] [--restart] [--accept-changed] [--find-rate] "
-        "[--KEY VALUE ...]",
+        usage="foretoken train [RECIPE ...] [-o FOLDER] [--from RUN] [--restart] [--accept-changed] [--KEY VALUE ...]",
         epilog=_KEYS + _key_help() if {"-h", "--help"} & set(rest) else None,
     )
     if options.output is not None:
@@ -68,7 +66,7 @@ def run(words: Sequence[str]) -> int:
     try:
         failed = _run_all(recipes or [None], overrides, done, options)
     finally:
-        _print(done, searches=options.find_rate)
+        _print(done)
     return 2 if failed else 0
 
 
@@ -115,45 +113,14 @@ def _run_one(path: str | None, overrides: Sequence[str], options: TrainCommand) 
         recipe,
         restart=options.restart,
         accept_changed=options.accept_changed,
-        find_rate=options.find_rate,
         data=data,
     )
     return [(str(recipe.run_folder), record)]
 
 
-def _print_search(record: Values) -> None:
-    """Print the losses of a search for the learning rate, a line per rate."""
-    search = record["rate_search"]
-    rounds: dict[int, dict[float, float | None]] = {}
-    for item in search["tried"]:
-        rounds.setdefault(item["steps"], {})[item["rate"]] = item["loss"]
-    if not rounds:  # the log says why there was no search
-        return
-    header = ("learning rate", *(f"{steps} steps" for steps in rounds), "")
-    rows = [
-        [
-            f"{rate:g}",
-            *(_loss(losses, rate) for losses in rounds.values()),
-            "chosen" if rate == search["chosen"] else "",
-        ]
-        for rate in sorted({rate for losses in rounds.values() for rate in losses})
-    ]
-    table(header, rows)
-    say()
-    say(f"loss on held-out training documents, {search['start_loss']:.4f} before training")
-    say()
-
-
-def _loss(losses: Mapping[float, float | None], rate: float) -> str:
-    loss = losses.get(rate)
-    return "" if rate not in losses else "diverged" if loss is None else f"{loss:.4f}"
-
-
-def _print(done: Sequence[tuple[str, Values]], *, searches: bool) -> None:
+def _print(done: Sequence[tuple[str, Values]]) -> None:
     """Print one line a run, and below where the runs are: their names are long, and terminals 80 columns wide."""
     if done and is_main_process():
-        for _, record in done if searches else ():
-            _print_search(record)
         from foretoken.metrics.table import METRICS, positive_of, with_class
         from foretoken_cli.worth import same_splits
 

@@ -8,9 +8,10 @@ import torch
 import transformers as tf
 
 from foretoken.sweeps.plan import load_plan
-from foretoken.sweeps.smoke import covering
 from foretoken.training.model.adapter import build_config
 from foretoken.tuner.tuner import new_sites
+
+from support.small_sweeps import covering
 
 FOLDER = Path(__file__).resolve().parents[3] / "recipes" / "papers"
 ROBERTA = {"vocab_size": 50265, "max_position_embeddings": 514, "type_vocab_size": 1}

@@ -1,4 +1,5 @@
 import json
+from dataclasses import replace
 from types import SimpleNamespace
 
 import pytest
@@ -19,7 +20,7 @@ from foretoken.training.model.adapter import attach
 from foretoken.training.model.load import count_parameters, is_head, load_model, load_tokenizer
 from foretoken.training.options import HeadOptions
 from foretoken.training.problems import make_problem
-from foretoken.training.recipe.recipe import build_recipe, with_training
+from foretoken.training.recipe.recipe import build_recipe
 from foretoken.training.recipe.resolve import resolve_on, suitable_head
 from foretoken.training.trainer.make import make_trainer
 
@@ -159,7 +160,10 @@ def test_nothing_is_open_once_data_and_model_are_known(bert):
     recipe = build_recipe({"model": bert, "data": {"task": "sst2"}, "method": "lora"})
     assert recipe.auto == ["head", "training.head_learning_rate", "training.learning_rate"]
     recipe, measured = resolve_on(
-        with_training(recipe, precision="auto"), make_problem("classification", ["no", "yes"]), bert, documents=31
+        replace(recipe, training=replace(recipe.training, precision="auto")),
+        make_problem("classification", ["no", "yes"]),
+        bert,
+        documents=31,
     )
     assert recipe.head == HeadOptions("unit-mean-max-std", hidden=False)  # below 16 a class
     assert recipe.training.precision == measured.precision

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -52,16 +51,6 @@ def build_recipe(values: Values, source: str = "recipe") -> Recipe:
 def checked(recipe: Recipe) -> Recipe:
     """Return a recipe that :func:`build_recipe` made as it is; another one with its defaults, validated."""
     return recipe if recipe._is_checked else build_recipe(to_dict(recipe))
-
-
-def with_auto_rate(recipe: Recipe) -> Recipe:
-    """Return a recipe that leaves its learning rate to foretoken, whatever it was."""
-    return build_recipe(apply_overrides(to_dict(recipe), {"training.learning_rate": AUTO}))
-
-
-def with_training(recipe: Recipe, **values: object) -> Recipe:
-    """Return a recipe with other values of some of its training options, such as what `auto` came to."""
-    return replace(recipe, training=replace(recipe.training, **values))  # type: ignore[arg-type]
 
 
 def with_method_group(values: Values) -> dict[str, Any]:

@@ -47,7 +47,6 @@ _REQUIRED: tuple[tuple[str, type | tuple[type, ...], bool], ...] = (
     ("validation", dict, True),
 )
 _ABSENT = object()
-RATE_SEARCH = "rate_search"  # what a record says of the search for its learning rate
 BASELINES = "baselines"  # and of what the run has to beat
 _SPLITS = ("validation", "test")
 
@@ -153,12 +152,6 @@ def baselines_in(record: Mapping[str, Any]) -> dict[str, dict[str, dict[str, flo
     }
 
 
-def searched(record: JsonObject) -> JsonObject | None:
-    """Return what a record says of a finished search for the learning rate; None where there was none."""
-    found = record.get(RATE_SEARCH)
-    return found if isinstance(found, dict) and is_number(found.get("chosen")) else None
-
-
 def differing_keys(before: Mapping[str, object], now: Mapping[str, object]) -> list[str]:
     """Return the dotted keys, with both values, in which two recipes differ.
 
@@ -254,9 +247,7 @@ class HistoryCallback(TrainerCallback):
 
 @dataclass(frozen=True)
 class Fresh:
-    """The run begins; the record, if any, is that of one that was stopped before its first checkpoint."""
-
-    record: JsonObject | None = None
+    """The run begins."""
 
 
 @dataclass(frozen=True)
@@ -277,7 +268,7 @@ class Finished:
 State: TypeAlias = Fresh | Resume | Finished
 
 
-def state_of(recipe: Recipe, *, find_rate: bool) -> State:
+def state_of(recipe: Recipe) -> State:
     """Return what the folder of a recipe's run holds, and say it.
 
     Raises:
@@ -292,22 +283,20 @@ def state_of(recipe: Recipe, *, find_rate: bool) -> State:
     if record is None:
         return Fresh()
     if record["status"] == FINISHED:
-        _refuse_other_recipe(recipe, record, find_rate=find_rate)
+        _refuse_other_recipe(recipe, record)
         log.info("%s is finished and is not repeated; --restart begins anew", folder)
         return Finished(record)
     checkpoint = last_whole(folder / CHECKPOINTS)
     if checkpoint is not None and read_state(checkpoint).get("global_step"):  # before the first step nothing is lost
-        _refuse_other_recipe(recipe, record, find_rate=find_rate)
+        _refuse_other_recipe(recipe, record)
         return Resume(record, checkpoint)
     if checkpoint is None and newest_first(folder / CHECKPOINTS):
         log.warning("%s has no checkpoint that can be used; training begins anew", folder)
-    return Fresh(record)
+    return Fresh()
 
 
-def _refuse_other_recipe(recipe: Recipe, record: JsonObject, *, find_rate: bool) -> None:
+def _refuse_other_recipe(recipe: Recipe, record: JsonObject) -> None:
     found = differing_keys(record["recipe"], recipe_to_json(recipe))
-    if find_rate and searched(record) is None:
-        found.append("training.learning_rate: of the recipe in the folder, --find-rate now")
     if found:
         head = f"{recipe.run_folder} holds a run of another recipe; choose another `name`"
         raise RecipeError(f"{head}, or --restart to rename its folder and begin anew", found)

@@ -25,27 +25,21 @@ from foretoken.training.baseline.options import is_baseline
 from foretoken.training.fit_head import HeadFit, fit_head, scale_head
 from foretoken.training.options import AUTO, Recipe, TrainingOptions
 from foretoken.training.problems import MultiLabel
-from foretoken.training.recipe.recipe import checked, with_auto_rate, with_training
+from foretoken.training.recipe.recipe import checked
 from foretoken.training.recipe.resolve import as_begun
 from foretoken.training.run.baselines import add_baselines, train_baseline
-from foretoken.training.run.find_rate import find_rate as search_rate
-from foretoken.training.run.find_rate import no_search
-from foretoken.training.run.fingerprint import differing, refuse_changes
+from foretoken.training.run.fingerprint import refuse_changes
 from foretoken.training.run.idle import SayIdle
 from foretoken.training.run.model_card import write_model_card
 from foretoken.training.run.prepare import MEASURED, Prepared, prepare, summary
 from foretoken.training.run.record import (
-    RATE_SEARCH,
     Finished,
     Fresh,
     HistoryCallback,
     Resume,
     RunRecord,
     data_as_begun,
-    differing_keys,
     history,
-    recipe_to_json,
-    searched,
     state_of,
     versions,
 )
@@ -84,7 +78,6 @@ def train(
     *,
     restart: bool = False,
     accept_changed: bool = False,
-    find_rate: bool = False,
     callbacks: Sequence[TrainerCallback] = (),
     measure_test: bool = True,
     data: Loaded | None = None,
@@ -95,7 +88,6 @@ def train(
         recipe: what to run.
         restart: begin anew; the folder of an earlier run is renamed to NAME.1, or the first number that is free.
         accept_changed: go on though data, model or versions are not those that the run began with.
-        find_rate: search for the learning rate first, in place of the recipe's.
         callbacks: told of every step and evaluation.
         data: what :func:`foretoken.data.load.load_data` made of the recipe's data, where that was called already.
         measure_test: without it the test split is not looked at; see :func:`foretoken.inference.evaluate.measure_test`.
@@ -107,30 +99,29 @@ def train(
         ConfigError: batches by tokens, where the processes or GPUs share documents out by their number.
         ForetokenError: data, model or method cannot be used, or something cannot be written.
     """
-    recipe = _with_free_rate(checked(recipe)) if find_rate else checked(recipe)
+    recipe = checked(recipe)
     check_processes(recipe.training, processes=num_processes(), gpus=torch.cuda.device_count())
     folder, alone = recipe.run_folder, is_main_process()
     if recipe.start_from is not None and folder.resolve() in (Path(recipe.start_from).resolve() / "run").parents:
         raise ConfigError(f"start_from: {recipe.start_from} is this run's own folder; give the new run a `name`")
     measured = MEASURED if measure_test else MEASURED[:1]
-    if not restart and is_tidy(folder) and isinstance(state := state_of(recipe, find_rate=find_rate), Finished):
+    if not restart and is_tidy(folder) and isinstance(state := state_of(recipe), Finished):
         return state.record  # without the lock: its disk may be read alone
     check_writable(folder)
     if restart and alone:
         move_aside(folder)
     with held(folder) if alone else nullcontext(), quiet_transformers():
-        state = state_of(recipe, find_rate=find_rate) if alone or not restart else Fresh()
+        state = state_of(recipe) if alone or not restart else Fresh()
         if isinstance(state, Finished):  # killed while it removed its checkpoints
             _remove_checkpoints(recipe)
             return state.record
         if is_baseline(recipe.method):
             return train_baseline(recipe, measured, data)
         prepared, data = _prepared(recipe, state, data, accept_changed=accept_changed)
-        search = _search_of(prepared, state, find_rate=find_rate)
         checkpoint = state.checkpoint if isinstance(state, Resume) else None
         begun = state.record if isinstance(state, Resume) else {}
         kept = {name: begun[name] for name in (HEAD_FIT,) if name in begun}
-        return _train(prepared, data, checkpoint, search, callbacks, measured, kept)
+        return _train(prepared, data, checkpoint, callbacks, measured, kept)
 
 
 def check_processes(options: TrainingOptions, *, processes: int, gpus: int) -> None:
@@ -176,26 +167,15 @@ def _prepared(
     return prepared, data
 
 
-def _search_of(prepared: Prepared, state: Fresh | Resume, *, find_rate: bool) -> JsonObject | None:
-    """Return the search for the learning rate: that of the record, an empty one to be made, or None for none."""
-    if isinstance(state, Resume):
-        return searched(state.record)
-    if not find_rate:
-        return None
-    is_made = state.record is not None and _is_same_search(prepared, state.record)
-    return searched(state.record) if state.record is not None and is_made else {}
-
-
 def _train(
     prepared: Prepared,
     data: Loaded,
     checkpoint: Path | None,
-    search: JsonObject | None,
     callbacks: Sequence[TrainerCallback],
     measured: Sequence[str],
     kept: JsonObject,
 ) -> JsonObject:
-    """Train and measure; an empty `search` is made first, one of before is taken as it is."""
+    """Train and measure."""
     recipe, memory = prepared.recipe, PeakMemory()
     record = RunRecord.start(recipe)
     record.update(**summary(prepared), **kept, fingerprint=_fingerprint(prepared))
@@ -213,12 +193,6 @@ def _train(
             if prepared.words is not None and not prepared.words.is_weighed:
                 prepared = _weigh_words(prepared, head)
                 record.update(words=summary(prepared)["words"])
-            if search is not None:
-                if not search and head is not None and prepared.trains_head_alone:
-                    search = no_search(recipe, "a head alone has no steps once it is fitted")
-                search = search or search_rate(recipe, prepared, checkpoints=_checkpoints(recipe))
-                recipe = with_training(recipe, learning_rate=search["chosen"])
-                record.update(recipe=recipe_to_json(recipe), **{RATE_SEARCH: search})
             with closing(ProgressBar(metric)) as bar:
                 shown = [bar] if sys.stderr.isatty() else []
                 watching = [*shown, HistoryCallback(record, metric), *callbacks]
@@ -305,24 +279,6 @@ def _restore(trainer: RecipeTrainer, checkpoint: Path) -> None:
     trainer.state = TrainerState.load_from_json(str(checkpoint / STATE))
     trainer._load_callback_state()
     trainer.load_weights(best_of(checkpoint) or checkpoint)
-
-
-def _with_free_rate(recipe: Recipe) -> Recipe:
-    if is_baseline(recipe.method):
-        raise ConfigError("--find-rate: method tf-idf has no learning rate; leave it out")
-    free = with_auto_rate(recipe)
-    if "training.learning_rate" not in recipe.auto:
-        log.warning("--find-rate takes the place of training.learning_rate: %g", recipe.training.peak_learning_rate)
-    return free
-
-
-def _is_same_search(prepared: Prepared, before: JsonObject) -> bool:
-    """Tell whether a run that was killed before its first checkpoint had searched for its learning rate as this one."""
-    return (
-        searched(before) is not None
-        and not differing_keys(before["recipe"], recipe_to_json(prepared.recipe))
-        and not differing(before.get("fingerprint") or {}, _fingerprint(prepared))
-    )
 
 
 def _fingerprint(prepared: Prepared) -> dict[str, str]:

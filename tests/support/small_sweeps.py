@@ -12,7 +12,7 @@ from typing import Any
 
 from foretoken.data.options import DataOptions
 from foretoken.data.tasks.table import find_raw, get_task
-from foretoken.errors import BackboneError, ForetokenError, MissingDataError
+from foretoken.errors import ForetokenError, MissingDataError
 from foretoken.quiet import quiet_transformers
 from foretoken.sweeps.plan import SweepPlan, Variant
 from foretoken.sweeps.space import Params
@@ -146,11 +146,7 @@ def small_recipe(
 
 
 def save_tiny_model(name: str, folder: Path) -> Path:
-    """Write a tiny random model of the family of a model, and its tokenizer; return the folder.
-
-    Raises:
-        BackboneError: nothing says which family the model is of.
-    """
+    """Write a tiny random model of the family of a model, and its tokenizer; return the folder."""
     import torch
     from transformers import AutoConfig, AutoModel
 
@@ -167,28 +163,12 @@ def save_tiny_model(name: str, folder: Path) -> Path:
     return folder
 
 
-def model_type_of(name: str) -> str:
-    """Return the family of a model, by its config where it is a folder, else by its name.
-
-    >>> model_type_of("allenai/longformer-base-4096"), model_type_of("openai-community/gpt2"), model_type_of("minilm")
-    ('longformer', 'gpt2', 'bert')
-    """
-    from transformers import AutoConfig
-
+def model_type_of(name):
+    """Return the family of a model by its name."""
     from foretoken.backbones import BACKBONES
 
-    if (Path(name) / "config.json").is_file():
-        return str(AutoConfig.from_pretrained(name).model_type)
-    if name == "minilm":
-        return "bert"
     plain = _plain(name.rpartition("/")[2])
-    named = [model_type for model_type in BACKBONES if _plain(model_type) in plain]
-    if not named:
-        raise BackboneError(
-            f"model {name!r}: its name says no family, and it is no folder with a config.json; give a folder: "
-            "--model FOLDER"
-        )
-    return max(named, key=len)
+    return max((model_type for model_type in BACKBONES if _plain(model_type) in plain), key=len, default="bert")
 
 
 def _plain(name: str) -> str:

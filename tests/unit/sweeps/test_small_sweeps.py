@@ -1,4 +1,4 @@
-"""`foretoken sweep --smoke`: every variant and searched value of a file on a tiny model, with made-up documents."""
+"""Sweeps in small: every variant and searched value of a file on a tiny model, with made-up documents."""
 
 from pathlib import Path
 
@@ -9,8 +9,9 @@ from foretoken.data.options import DataOptions
 from foretoken.data.tasks.table import TASKS
 from foretoken.report.runs.records import find_runs
 from foretoken.sweeps.plan import load_plan
-from foretoken.sweeps.smoke import covering, smoke
 from foretoken.sweeps.space import ValueList
+
+from support.small_sweeps import covering, smoke
 
 PAPERS = sorted((Path(__file__).resolve().parents[3] / "recipes" / "papers").glob("*.yaml"))
 
