@@ -179,16 +179,16 @@ HEADS = [{"pool": pool, "hidden": hidden} for pool in POOLS for hidden in (False
 @pytest.mark.parametrize("family", ["bert", pytest.param("roberta", marks=pytest.mark.slow), "distilbert"])
 def test_every_head_that_a_recipe_can_ask_for(family):
     """Of a method of ours and of LoRA as `foretoken train` makes it; also of a document in two rows."""
-    bank, (ids, mask) = AdapterBank(tiny.model(family, "SEQ_CLS").base_model), batch(family, 2 * len(HEADS))
+    bank, (ids, mask) = AdapterBank(tiny.model(family, "SEQ_CLS").base_model.double()), batch(family, 2 * len(HEADS))
     rows, names, expected, whole = [], [], [], {}
     for number, head in enumerate(HEADS):
         for kind in ("prefix-propagation", "lora"):
             if kind == "lora" and head["pool"] == "prefix":
                 continue
-            base = replace_head(tiny.model(family, "SEQ_CLS"), **head)
+            base = replace_head(tiny.model(family, "SEQ_CLS"), **head).double()
             config = LoraConfig(task_type="SEQ_CLS", r=2) if kind == "lora" else ROWS[kind](task_type="SEQ_CLS")
             config = completed_lora(config, base) if kind == "lora" else config
-            model = tiny.shaken(get_peft_model(base, config).eval(), scale=0.3, seed=number)
+            model = tiny.shaken(get_peft_model(base, config).double().eval(), scale=0.3, seed=number)
             name = f"{kind} {number}"
             bank.add(name, model.peft_config["default"], get_peft_model_state_dict(model))
             rows, names = [*rows, number], [*names, name]
@@ -199,10 +199,10 @@ def test_every_head_that_a_recipe_can_ask_for(family):
     with torch.no_grad():
         found = bank(ids[rows], mask[rows], adapter_names=names).logits
         for name, own, wanted in zip(names, found, expected, strict=True):
-            torch.testing.assert_close(own, wanted, atol=2e-5, rtol=2e-5, msg=f"{family} {name}")
+            torch.testing.assert_close(own, wanted, atol=1e-10, rtol=1e-10, msg=f"{family} {name}")
             kept = bank.summaries(ids[:2], mask[:2], adapter_names=[name, name])
             own = bank.document_logits(name, kept, [0, 0])
-            torch.testing.assert_close(own, whole[name], atol=2e-5, rtol=2e-5, msg=f"{family} {name}, in two rows")
+            torch.testing.assert_close(own, whole[name], atol=1e-10, rtol=1e-10, msg=f"{family} {name}, in two rows")
 
 
 def test_a_head_of_the_prefix_needs_a_prefix():

@@ -21,7 +21,7 @@ from foretoken.data.readers.rows import ColumnNames
 from foretoken.data.readers.tables import read_rows
 from foretoken.data.readers.user_data import read_examples
 from foretoken.errors import ConfigError, DataError
-from foretoken.training.run.card import CardRecipe
+from foretoken.training.run.card import Card, CardRecipe
 
 from support.data import load_inputs
 
@@ -311,3 +311,8 @@ def test_a_new_file_is_read_with_what_it_cannot_show(tmp_path, caplog):
     caplog.set_level("INFO")
     load_inputs(write(path, "text;other\na;b\n"), DataOptions(path=str(path)), "classification")
     assert "new.csv: read as a table with columns separated by ';'" in caplog.text
+
+
+def test_several_labels_are_called_as_in_the_built_in_task_that_had_them():
+    card = Card("multi-label-classification", ("grain", "corn"), recipe=CardRecipe("x", {"task": "reuters"}))
+    assert card.columns["label_column"] == "labels"

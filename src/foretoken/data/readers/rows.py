@@ -23,7 +23,7 @@ CHOICES = "choices"
 CANDIDATE_COLUMNS, ANSWER = ("query", "candidates", "supports"), "answer"
 QUESTION, CONTEXT, ANSWERS = "question", "context", "answers"
 _FIXED = (CHOICES, *CANDIDATE_COLUMNS, ANSWER, QUESTION, CONTEXT, ANSWERS)
-_NAMED = " (in your own data, text_column and label_column may name others)"
+_NAMED = " (--text-column and --label-column, in a recipe data.text_column and data.label_column, name others)"
 OPTIONAL = ("id",)  # columns that are read where they are
 V = TypeVar("V")
 

@@ -137,8 +137,10 @@ class Card:
 
     @property
     def columns(self) -> dict[str, Any]:
-        """What a recipe called its columns; the second texts of a built-in task are asked for as `text_pair`."""
-        return ({"text_pair_column": "text_pair"} if self.pairs else {}) | self.recipe.columns
+        """What a recipe called its columns; of a built-in task, the names that its table has for them."""
+        several = self.answer is Answer.LABELS and self.recipe.data.get("task")
+        of_task = {"label_column": "labels"} if several else {}
+        return ({"text_pair_column": "text_pair"} if self.pairs else {}) | self.recipe.columns | of_task
 
 
 def card_values(

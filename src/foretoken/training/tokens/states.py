@@ -54,12 +54,19 @@ def store_key(ingredients: JsonObject) -> str:
     return hashlib.sha256(json.dumps(made_by, sort_keys=True, default=str).encode()).hexdigest()
 
 
+class StateFile(FileIO):
+    """A file that is open for as long as something has it; mapped, all that was read would count as held."""
+
+    def __del__(self) -> None:
+        self.close()
+
+
 @dataclass(frozen=True)
 class StatePlace:
     """Where the states of one text are, and in which entry."""
 
     entry: Path
-    states: FileIO
+    states: StateFile
     start: int
     stop: int
     checksum: int
@@ -135,7 +142,7 @@ class StateStore:
         count = int(records["stop"].max(initial=0))
         if (path / STATES).stat().st_size != count * self.bytes_per_token:
             raise ValueError(f"{STATES} is not as long as it was written")
-        states = (path / STATES).open("rb", buffering=0)  # mapped, all that was read would count as held
+        states = StateFile(path / STATES)
         for record in records:
             place = StatePlace(path, states, int(record["start"]), int(record["stop"]), int(record["checksum"]))
             self.places[record["key"].tobytes()] = place
