@@ -8,6 +8,7 @@ from foretoken.errors import ConfigError
 from foretoken.methods.base import ForetokenConfig, plain
 
 HEAD_RATE, TAGGING_HEAD_RATE = 1e-3, 1e-2  # of a new head, whatever the method beside it: of texts, of tagged words
+FITTED_HEAD_RATE = 1e-4  # of one that starts as a fitted linear model, which larger steps leave for a worse one
 LORA_RATE, FULL_RATE = 3e-3, 3e-5
 
 

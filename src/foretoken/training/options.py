@@ -159,7 +159,7 @@ class TrainingOptions:
         "peak learning rate; `auto`: that of the method, see `foretoken methods`", AUTO, above=0, at_most=1000
     )
     head_learning_rate: Literal["auto"] | float | None = option(
-        "peak learning rate of the head; `auto`: 0.001, where words are tagged 0.01; `null`: that of all",
+        "peak learning rate of the head; `auto`: 0.001, once fitted 0.0001, for tagged words 0.01; `null`: that of all",
         AUTO,
         above=0,
         at_most=1000,

@@ -167,6 +167,7 @@ def test_nothing_is_open_once_data_and_model_are_known(bert):
     )
     assert recipe.head == HeadOptions("unit-mean-max-std", hidden=False)  # below 16 a class
     assert recipe.training.precision == measured.precision
+    assert recipe.training.head_learning_rate == 1e-4  # it is fitted
     left = {key for key, value in flatten(to_dict(recipe)).items() if value == "auto" and not key.startswith("data.")}
     assert left == {"decision", "training.cache_states"}  # by the rule of the problem, and by trying
 

@@ -19,7 +19,7 @@ from foretoken.backbones.pooling import MOMENTS, UNIT_MOMENTS
 from foretoken.data.problems import PROBLEMS, Answer, Rows
 from foretoken.data.tasks.table import problem_name
 from foretoken.machine.precision import MeasuredPrecision, accelerator, fastest_precision
-from foretoken.methods.rates import default_rates
+from foretoken.methods.rates import FITTED_HEAD_RATE, default_rates
 from foretoken.options import Values, flatten, is_number
 from foretoken.quiet import quiet_transformers
 from foretoken.sentence_encoders import pooling_mode
@@ -31,6 +31,7 @@ from foretoken.training.problems.metrics import default_metric
 from foretoken.tuner.heads import HEAD_KEY
 
 log = logging.getLogger(__name__)
+_HEAD_RATE = "training.head_learning_rate"
 _FEW = 16  # documents of a class, which leave it open how far the dimensions spread
 
 
@@ -64,7 +65,7 @@ def resolve(recipe: Recipe, config: PeftConfig | None) -> Recipe:
 def resolve_on(
     recipe: Recipe, problem: Problem, source: str, documents: int
 ) -> tuple[Recipe, MeasuredPrecision | None]:
-    """Return a recipe with its head and precision, and how the precision was measured; None where it is named.
+    """Return a recipe with its head, its rate and precision, and how that was measured; None where it is named.
 
     Args:
         recipe: a resolved one.
@@ -75,6 +76,10 @@ def resolve_on(
     if isinstance(recipe.head, str):
         few = problem.facts.answer is Answer.CLASS and documents < _FEW * len(problem.labels)
         recipe = replace(recipe, head=suitable_head(source, problem, few=few))
+    training, head = recipe.training, recipe.head
+    is_fitted = training.fit_head and recipe.start_from is None and isinstance(head, HeadOptions) and not head.hidden
+    if is_fitted and _HEAD_RATE in recipe.auto and training.head_learning_rate is not None:
+        recipe = replace(recipe, training=replace(training, head_learning_rate=FITTED_HEAD_RATE))
     if recipe.training.precision != AUTO:
         return recipe, None
     with load_errors(source, "model"):
@@ -131,4 +136,7 @@ def as_begun(recipe: Recipe, values: Values) -> Recipe:
         chosen["precision"] = known.get(PRECISION, "fp32")
     training = replace(recipe.training, **chosen)
     head = values.get("head") if "head" in recipe.auto else recipe.head  # records from before there was a choice: none
-    return replace(recipe, training=training, head=HeadOptions(**head) if isinstance(head, Mapping) else head)
+    auto = [key for key in recipe.auto if key != _HEAD_RATE or "head_learning_rate" not in names]
+    return replace(
+        recipe, training=training, head=HeadOptions(**head) if isinstance(head, Mapping) else head, auto=auto
+    )
