@@ -21,7 +21,7 @@ from foretoken.training.model.load import count_parameters, is_head, load_model,
 from foretoken.training.options import HeadOptions
 from foretoken.training.problems import make_problem
 from foretoken.training.recipe.recipe import build_recipe
-from foretoken.training.recipe.resolve import resolve_on, suitable_head
+from foretoken.training.recipe.resolve import resolve_on, suitable_head, with_rate_of_fitted_head
 from foretoken.training.trainer.make import make_trainer
 
 SIZES = {"hidden_size": 8, "num_hidden_layers": 2, "num_attention_heads": 2, "intermediate_size": 8, "vocab_size": 20}
@@ -167,7 +167,7 @@ def test_nothing_is_open_once_data_and_model_are_known(bert):
     )
     assert recipe.head == HeadOptions("unit-mean-max-std", hidden=False)  # below 16 a class
     assert recipe.training.precision == measured.precision
-    assert recipe.training.head_learning_rate == 1e-4  # it is fitted
+    assert with_rate_of_fitted_head(recipe).training.head_learning_rate == 1e-4
     left = {key for key, value in flatten(to_dict(recipe)).items() if value == "auto" and not key.startswith("data.")}
     assert left == {"decision", "training.cache_states"}  # by the rule of the problem, and by trying
 

@@ -65,7 +65,7 @@ def resolve(recipe: Recipe, config: PeftConfig | None) -> Recipe:
 def resolve_on(
     recipe: Recipe, problem: Problem, source: str, documents: int
 ) -> tuple[Recipe, MeasuredPrecision | None]:
-    """Return a recipe with its head, its rate and precision, and how that was measured; None where it is named.
+    """Return a recipe with its head and precision, and how the precision was measured; None where it is named.
 
     Args:
         recipe: a resolved one.
@@ -76,16 +76,21 @@ def resolve_on(
     if isinstance(recipe.head, str):
         few = problem.facts.answer is Answer.CLASS and documents < _FEW * len(problem.labels)
         recipe = replace(recipe, head=suitable_head(source, problem, few=few))
-    training, head = recipe.training, recipe.head
-    is_fitted = training.fit_head and recipe.start_from is None and isinstance(head, HeadOptions) and not head.hidden
-    if is_fitted and _HEAD_RATE in recipe.auto and training.head_learning_rate is not None:
-        recipe = replace(recipe, training=replace(training, head_learning_rate=FITTED_HEAD_RATE))
     if recipe.training.precision != AUTO:
         return recipe, None
     with load_errors(source, "model"):
         measured = fastest_precision(load_config(source), accelerator())
     log.info("precision: %s", measured)
     return replace(recipe, training=replace(recipe.training, precision=measured.precision)), measured
+
+
+def with_rate_of_fitted_head(recipe: Recipe) -> Recipe:
+    """Return a recipe that begins, its head known, with the rate of a fitted head where it has one and names none."""
+    training, head = recipe.training, recipe.head
+    is_fitted = training.fit_head and recipe.start_from is None and isinstance(head, HeadOptions) and not head.hidden
+    if not is_fitted or _HEAD_RATE not in recipe.auto or training.head_learning_rate is None:
+        return recipe
+    return replace(recipe, training=replace(training, head_learning_rate=FITTED_HEAD_RATE))
 
 
 def suitable_head(source: str, problem: Problem, *, few: bool = False) -> HeadOptions | None:
@@ -136,7 +141,4 @@ def as_begun(recipe: Recipe, values: Values) -> Recipe:
         chosen["precision"] = known.get(PRECISION, "fp32")
     training = replace(recipe.training, **chosen)
     head = values.get("head") if "head" in recipe.auto else recipe.head  # records from before there was a choice: none
-    auto = [key for key in recipe.auto if key != _HEAD_RATE or "head_learning_rate" not in names]
-    return replace(
-        recipe, training=training, head=HeadOptions(**head) if isinstance(head, Mapping) else head, auto=auto
-    )
+    return replace(recipe, training=training, head=HeadOptions(**head) if isinstance(head, Mapping) else head)

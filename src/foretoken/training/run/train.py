@@ -26,7 +26,7 @@ from foretoken.training.fit_head import HeadFit, fit_head, scale_head
 from foretoken.training.options import AUTO, Recipe, TrainingOptions
 from foretoken.training.problems import MultiLabel
 from foretoken.training.recipe.recipe import checked
-from foretoken.training.recipe.resolve import as_begun
+from foretoken.training.recipe.resolve import as_begun, with_rate_of_fitted_head
 from foretoken.training.run.baselines import add_baselines, train_baseline
 from foretoken.training.run.fingerprint import refuse_changes
 from foretoken.training.run.idle import SayIdle
@@ -164,6 +164,8 @@ def _prepared(
             prepared = _weigh_words(prepared, None, float(begun["weight"]))
         known = state.record.get("fingerprint")
         refuse_changes(recipe.run_folder, known, _fingerprint(prepared), accept=accept_changed)
+    else:
+        prepared = replace(prepared, recipe=with_rate_of_fitted_head(prepared.recipe))
     return prepared, data
 
 
