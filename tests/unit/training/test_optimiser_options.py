@@ -31,7 +31,8 @@ def test_a_polynomial_course_may_be_all_warmup(tmp_path, warmup):
         options,
         make_problem("classification", ("a", "b")),
         model=tiny.model("bert"),
-        args=training_arguments(options, tmp_path, searching=True),
+        args=training_arguments(options, tmp_path),
+        eval_dataset=[],
     )
     trainer.create_optimizer()
     schedule = trainer.create_scheduler(steps)
@@ -67,7 +68,8 @@ def test_the_trainer_smooths_in_training_alone(tmp_path):
         options,
         make_problem("classification", ("a", "b", "c")),
         model=model,
-        args=training_arguments(options, tmp_path, searching=True),
+        args=training_arguments(options, tmp_path),
+        eval_dataset=[],
     )
     batch = {name: tensor.to(trainer.args.device) for name, tensor in batch.items()}
     for training, smoothing in ((True, 0.3), (False, 0.0)):

@@ -41,27 +41,24 @@ def make_trainer(
     *,
     checkpoints: Path,
     callbacks: list[TrainerCallback],
-    searching: bool = False,
     measure_start: bool = False,
 ) -> RecipeTrainer:
     """Return the Trainer of a run; validation and test are expected in an order that is cheap to pad.
 
     With ``measure_start`` the weights before the first step are a candidate for the best ones.
-
-    One that searches for a learning rate measures nothing but losses, and writes nothing.
     """
     options = recipe.training
     if options.early_stopping_patience is not None:
         callbacks = [*callbacks, EarlyStoppingCallback(options.early_stopping_patience)]
     # generating takes many times as long
     make_folder(checkpoints)
-    needs_loss_alone = searching or (problem.generates and options.metric == "loss")
+    needs_loss_alone = problem.generates and options.metric == "loss"
     trainer = RecipeTrainer(
         options,
         problem,
         draws=recipe.chunks.train_at_most if recipe.chunks else None,
         model=model,
-        args=training_arguments(options, checkpoints, searching=searching, measure_start=measure_start),
+        args=training_arguments(options, checkpoints, measure_start=measure_start),
         data_collator=problem.collator(tokenizer, model),
         train_dataset=tables["train"],
         eval_dataset=tables["validation"],
@@ -86,7 +83,7 @@ def _arrange_reporters(trainer: Trainer, checkpoints: Path) -> None:
 
 
 def training_arguments(
-    options: TrainingOptions, checkpoints: Path, *, searching: bool = False, measure_start: bool = False
+    options: TrainingOptions, checkpoints: Path, *, measure_start: bool = False
 ) -> TrainingArguments:
     """Translate our options into transformers' names."""
     cuda = torch.cuda.is_available()
@@ -113,15 +110,15 @@ def training_arguments(
         seed=options.seed,
         use_cpu=not (cuda or torch.backends.mps.is_available()),
         dataloader_pin_memory=cuda,
-        load_best_model_at_end=not searching,
+        load_best_model_at_end=True,
         eval_on_start=measure_start,
         restore_callback_states_from_checkpoint=True,
         include_num_input_tokens_seen="non_padding",
         remove_unused_columns=False,
         label_names=["labels"],
-        report_to="none" if searching else options.report_to,
+        report_to=options.report_to,
         disable_tqdm=True,
-        **_schedule(None if searching else options.eval_every),
+        **_schedule(options.eval_every),
         **_checkpointing(options.gradient_checkpointing),
     )
 
