@@ -85,12 +85,10 @@ def resolve_on(
 
 
 def with_rate_of_fitted_head(recipe: Recipe) -> Recipe:
-    """Return a recipe that begins, its head known, with the rate of a fitted head where it has one and names none."""
-    training, head = recipe.training, recipe.head
-    is_fitted = training.fit_head and recipe.start_from is None and isinstance(head, HeadOptions) and not head.hidden
-    if not is_fitted or _HEAD_RATE not in recipe.auto or training.head_learning_rate is None:
+    """Return a recipe whose head has been fitted, with the rate of such a head where it names none."""
+    if _HEAD_RATE not in recipe.auto or recipe.training.head_learning_rate is None:
         return recipe
-    return replace(recipe, training=replace(training, head_learning_rate=FITTED_HEAD_RATE))
+    return replace(recipe, training=replace(recipe.training, head_learning_rate=FITTED_HEAD_RATE))
 
 
 def suitable_head(source: str, problem: Problem, *, few: bool = False) -> HeadOptions | None:

@@ -40,6 +40,7 @@ from foretoken.training.run.record import (
     RunRecord,
     data_as_begun,
     history,
+    recipe_to_json,
     state_of,
     versions,
 )
@@ -164,8 +165,6 @@ def _prepared(
             prepared = _weigh_words(prepared, None, float(begun["weight"]))
         known = state.record.get("fingerprint")
         refuse_changes(recipe.run_folder, known, _fingerprint(prepared), accept=accept_changed)
-    else:
-        prepared = replace(prepared, recipe=with_rate_of_fitted_head(prepared.recipe))
     return prepared, data
 
 
@@ -191,7 +190,8 @@ def _train(
             cache_states(prepared.model, collator, recipe.training, tables, is_alone=prepared.trains_head_alone)
             head = _fit_head(prepared) if checkpoint is None else None
             if head is not None:
-                record.update(**{HEAD_FIT: head.to_dict()})
+                recipe = with_rate_of_fitted_head(recipe)
+                record.update(recipe=recipe_to_json(recipe), **{HEAD_FIT: head.to_dict()})
             if prepared.words is not None and not prepared.words.is_weighed:
                 prepared = _weigh_words(prepared, head)
                 record.update(words=summary(prepared)["words"])
