@@ -22,6 +22,7 @@ from foretoken.inference.base_model import base_model_of
 from foretoken.inference.shared_base import SharedBase
 from foretoken.lengthening import short_name
 from foretoken.machine.precision import FP32
+from foretoken.memory import keep_few_primitives
 from foretoken.serving.adapters import CLASSIFIED
 from foretoken.serving.compute import MixedBank
 from foretoken.serving.engine import ServingEngine
@@ -69,6 +70,7 @@ def start_engine(settings: ServerSettings, source: str, metrics: Metrics) -> Ser
         BackboneError: the pretrained model cannot be loaded.
         ConfigError, DataError: one cannot keep the limit.
     """
+    keep_few_primitives()  # of a replica of Ray, which no command has started
     base = SharedBase(source, settings.precision)
     if settings.explain is not None and base.precision != FP32:
         raise ConfigError(f"--explain needs float32, got --precision {settings.precision}; leave out one of them")
