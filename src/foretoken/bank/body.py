@@ -14,6 +14,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import cached_property
 from typing import Any, TypeAlias
+from weakref import WeakKeyDictionary
 
 import torch
 from torch import Tensor, nn
@@ -110,6 +111,7 @@ class FrozenBody:
         self.compute_dtype = compute_dtype or next(self.body.parameters()).dtype
         self.states = DocumentStates()
         self.lower: dict[int, LowerLayers] = {}
+        self.firsts = WeakKeyDictionary[AdapterForm, int]()
 
     @property
     def packs(self) -> bool:
@@ -121,11 +123,16 @@ class FrozenBody:
         """The layers, where those below an adapter's first one can be left out; else none."""
         return self.backbone.stacks[0].layer_modules(self.body) if can_leave_layers_out(self.body) else []
 
-    def first_layer(self, place: Place) -> int:
-        """Return how many layers, from the first on, are those of the frozen model for an adapter."""
-        form, count = place[0], len(self.layers)
-        if form is None or not count:
-            return count
+    def first_layer(self, form: AdapterForm | None) -> int:
+        """Return how many layers, from the first on, are those of the frozen model for adapters of a form."""
+        if form is None or not self.layers:
+            return len(self.layers)
+        if form not in self.firsts:
+            self.firsts[form] = self.find_first_layer(form)
+        return self.firsts[form]
+
+    def find_first_layer(self, form: AdapterForm) -> int:
+        """Return it by where the form's modules are."""
         holders = {id(target.holder) for target, _ in form.targets.values()}
         within = [{id(module) for module in layer.modules()} & holders for layer in self.layers]
         if len(set().union(*within)) < len(holders):
@@ -154,11 +161,7 @@ class FrozenBody:
 
     def groups(self, given: Mapping[str, Tensor], places: Sequence[Place]) -> tuple[dict[int, list[int]], list[bytes]]:
         """Return the rows by how many layers they leave to others, and keys of their documents."""
-        known: dict[AdapterForm | None, int] = {}
-        for place in places:
-            if place[0] not in known:
-                known[place[0]] = self.first_layer(place)
-        firsts = [known[form] for form, _ in places]
+        firsts = [self.first_layer(form) for form, _ in places]
         keeps = self.states.keeps_all or self.states.size > 0
         if not any(firsts) or (len(places) < 2 and not keeps and not self.states.kept):
             return {}, []
