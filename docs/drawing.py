@@ -7,6 +7,7 @@ from graphlib import TopologicalSorter
 from html import escape
 
 import grimp
+from svg import svg
 
 PACKAGES = ("foretoken", "foretoken_cli")
 GROUND = "ground"  # the modules that lie beside the packages: options, files, errors ...
@@ -117,12 +118,9 @@ def drawing() -> str:
             left += BOX + GAP
         top += tall + 2 * GAP
     arrows = [arrow(places[here], places[there]) for here, there in direct(imports)]
-    head = f'<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 {WIDTH} {top:.0f}" role="img">'
-    title = "<title>The packages of foretoken; every arrow is imports, and all of them point down</title>"
+    title = "The packages of foretoken; every arrow is imports, and all of them point down"
     mark = '<marker id="tip" markerWidth="8" markerHeight="8" refX="7" refY="4" orient="auto"><path d="M0 0 8 4 0 8"/>'
-    return "\n".join(
-        [head, title, f"<style>{STYLE}</style>", f"<defs>{mark}</marker></defs>", *arrows, *texts, "</svg>\n"]
-    )
+    return svg(title, WIDTH, top, STYLE, [f"<defs>{mark}</marker></defs>", *arrows, *texts])
 
 
 def arrow(start: tuple[float, float, float], end: tuple[float, float, float]) -> str:

@@ -9,6 +9,7 @@ from typing import Any
 
 sys.path.insert(1, str(Path(__file__).parents[1]))
 from research.archive import read_records
+from svg import svg
 
 FILE = Path(__file__).with_name("result.svg")
 STYLE = """
@@ -66,9 +67,7 @@ def picture() -> str:
     lines.append(
         f'<text class="small" x="{LEFT}" y="{bottom + 26}">ROC AUC on SST-2: mean and range of the runs</text>'
     )
-    title = "<title>ROC AUC of MiniLM on SST-2 with every method</title>"
-    head = f'<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 {WIDTH} {bottom + 36}" role="img">'
-    return "\n".join([head, title, f"<style>{STYLE}</style>", *lines, "</svg>", ""])
+    return svg("ROC AUC of MiniLM on SST-2 with every method", WIDTH, bottom + 36, STYLE, lines)
 
 
 if __name__ == "__main__":

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from pathlib import Path
 
+from svg import svg
+
 FILE = Path(__file__).with_name("vectors.svg")
 STYLE = """
   text { font: 13px sans-serif; fill: #222 } .name { font-weight: bold } .small { font-size: 11px; fill: #555 }
@@ -55,9 +57,8 @@ def picture() -> str:
         *tokens(LEFT + 130, y - 10, 1, "text"),
         f'<text class="small" x="{LEFT + 146}" y="{y}">the document\'s tokens</text>',
     ]
-    head = f'<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 {3 * WIDTH} {height}" role="img">'
-    title = "<title>Where prompt tuning, prefix-tuning and prefix-propagation put their trained vectors</title>"
-    return "\n".join([head, title, f"<style>{STYLE}</style>", *body, *legend, "</svg>", ""])
+    title = "Where prompt tuning, prefix-tuning and prefix-propagation put their trained vectors"
+    return svg(title, 3 * WIDTH, height, STYLE, [*body, *legend])
 
 
 if __name__ == "__main__":

@@ -8,6 +8,7 @@ from typing import Any
 
 sys.path.insert(1, str(Path(__file__).parents[1]))
 from research.archive import read_records
+from svg import svg
 
 FILE = Path(__file__).with_name("whole.svg")
 STYLE = """
@@ -53,9 +54,7 @@ def picture() -> str:
     lines.append(
         f'<text class="small" x="{LEFT}" y="{bottom + 22}">points of F1, with 95 % intervals over articles</text>'
     )
-    title = "<title>Differences in F1 on Hyperpartisan, whole articles</title>"
-    head = f'<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 {WIDTH} {bottom + 32}" role="img">'
-    return "\n".join([head, title, f"<style>{STYLE}</style>", *lines, "</svg>", ""])
+    return svg("Differences in F1 on Hyperpartisan, whole articles", WIDTH, bottom + 32, STYLE, lines)
 
 
 if __name__ == "__main__":
