@@ -40,7 +40,7 @@ BASE = "__base__"  # the pretrained model without an adapter, as peft calls it
 class MixedBank:
     """Adapters of one model; all rows of a batch run together, whatever their adapters are. One thread calls it.
 
-    What :class:`foretoken.AdapterBank` does not take, such as heads that read the prefix, runs one adapter at a time.
+    What :class:`foretoken.AdapterBank` does not take, such as LoRA with ``use_dora``, runs one adapter at a time.
 
     Args:
         base: the pretrained model.

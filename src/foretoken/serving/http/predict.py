@@ -163,10 +163,8 @@ async def pipeline(adapter: str, asked: AskedPipeline, http: Request, answer: Re
         tag = TagWords(ignored) if strategy is None else Tag(strategy, options.stride, ignored)
         entities = await service.ask(http, chosen, documents, tag)
         return entities if isinstance(asked.inputs, list) else entities[0]
-    raw, own = (
-        options.function_to_apply == "none",
-        "sigmoid" if chosen.problem.facts.answer is Answer.LABELS else "softmax",
-    )
+    raw = options.function_to_apply == "none"
+    own = "sigmoid" if chosen.problem.facts.answer is Answer.LABELS else "softmax"
     if not raw and options.function_to_apply not in (None, own if chosen.problem.has_probabilities else None):
         raise ConfigError(f"function_to_apply: {chosen.name!r} does {chosen.task}; leave it out, or give none")
     found = await service.ask(http, chosen, documents, Classify())
