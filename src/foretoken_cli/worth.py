@@ -9,6 +9,7 @@ from foretoken.metrics.table import METRICS, positive_of
 from foretoken.metrics.worth.paired import Versus
 from foretoken.metrics.worth.verdict import hardest, verdict
 from foretoken.options import Values, is_number
+from foretoken.training.baseline.options import method_name
 from foretoken.training.run.record import baselines_in
 
 
@@ -39,7 +40,7 @@ class SameSplits:
             problem=problem,
             positive=positive_of(problem, record.get("labels")),
             advice=["more training documents", *words, "another method"],
-            who=recipe["method"]["name"] if len(compared) > 1 else "",
+            who=method_name(recipe) if len(compared) > 1 else "",
         )
 
 

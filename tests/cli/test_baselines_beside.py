@@ -47,16 +47,18 @@ def test_what_the_record_says_of_a_baseline_is_what_it_predicts(finished, record
         assert said["seconds"] > 0
 
 
-def test_several_recipes_on_the_same_splits_have_them_once_and_the_best_is_named(tiny, tmp_path, cli):
-    short = {"epochs": 1}
+@pytest.mark.parametrize("words", [False, True])
+def test_several_recipes_on_the_same_splits_have_them_once_and_the_best_is_named(words, tiny, tmp_path, cli):
+    short, beside = {"epochs": 1}, " + words" if words else ""
     paths = [
-        tiny.recipe(tmp_path / f"{name}.yaml", training=short, name=name, method=name) for name in ("lora", "bitfit")
+        tiny.recipe(tmp_path / f"{name}.yaml", training=short, name=name, method=name, words=words)
+        for name in ("lora", "bitfit")
     ]
     result = cli("train", *paths)
     assert first_words(result.out) == ["method", "lora", "bitfit", *BASELINES]
     sentences = result.out.split("\n\n")[1:-1]
     assert len(sentences) == 1
-    assert sentences[0].startswith(("lora: ", "bitfit: "))
+    assert sentences[0].startswith((f"lora{beside}: ", f"bitfit{beside}: "))
 
 
 def test_of_tf_idf_itself_nothing_is_said(tiny, tmp_path, cli):
