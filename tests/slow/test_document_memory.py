@@ -1,4 +1,4 @@
-"""A document of any length is read in memory that does not grow with it: peaks of processes of their own."""
+"""Documents of any length, and any number of them, are read in memory that does not grow: peaks of own processes."""
 
 import csv
 import os
@@ -68,3 +68,14 @@ def test_an_exported_folder(run):
         peak("-c", READ.format(texts=texts.format(count=count)), cwd=run / "exported") for count in (SHORT, LONG)
     )
     assert long - short < 200
+
+
+def test_predict_of_many_rows(run):
+    """Tables are read in pieces, and so are answers written: 5 million short rows take what 100,000 take."""
+    train = "-m foretoken train --method tf-idf --data.path mail.csv --name words"
+    peak(*train.split(), cwd=run)
+    peaks = []
+    for count in (50_000, 400_000):
+        (run / f"{count}.csv").write_text("text\n" + "lunch with a winner after the meeting\n" * count)
+        peaks.append(peak(*f"-m foretoken predict runs/words --input {count}.csv -o {count}.jsonl".split(), cwd=run))
+    assert peaks[1] - peaks[0] < 100  # texts and answers of 350,000 rows take 200 MB and more

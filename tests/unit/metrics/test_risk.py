@@ -4,7 +4,7 @@ import math
 
 import numpy as np
 import pytest
-from scipy.stats import beta
+from scipy.stats import beta, binom
 
 from foretoken.errors import DataError
 from foretoken.metrics.risk import fit_abstention, fit_intervals, fit_label_sets, fit_sets, in_set
@@ -49,9 +49,8 @@ def test_a_threshold_without_a_bound_breaks_it():
         confidences, wrong = drawn(generator, 800)
         order = np.argsort(-confidences)
         risk = np.cumsum(wrong[order]) / np.arange(1, 801)
-        broken += (
-            true_risk(confidences[order][np.flatnonzero(risk <= 0.05).max()], np.linspace(0, 1, 20_001)[1:]) > 0.05
-        )
+        threshold = confidences[order][np.flatnonzero(risk <= 0.05).max()]
+        broken += true_risk(threshold, np.linspace(0, 1, 20_001)[1:]) > 0.05
     assert broken / DRAWS > 0.2 + 3 * math.sqrt(0.2 * 0.8 / DRAWS)
 
 
@@ -62,8 +61,29 @@ def test_what_is_answered_has_the_bound_of_clopper_and_pearson(seed):
     fitted = fit_abstention(confidences, wrong, max_error=0.1)
     kept = fitted.answers(confidences)
     assert (kept.sum(), wrong[kept].sum()) == (fitted.answered, fitted.errors)
-    bound = beta.ppf(1 - 0.05 / 5, fitted.errors + 1, fitted.answered - fitted.errors)  # five sequences share 0.05
+    bound = beta.ppf(1 - 0.05, fitted.errors + 1, fitted.answered - fitted.errors)
     assert bound <= 0.1 < wrong.mean() + 0.1
+
+
+@pytest.mark.parametrize("max_error", [0.03, 0.05, 0.1])
+def test_levels_are_passed_on_as_in_a_graph_of_tests(max_error):
+    """Bretz et al. 2009, algorithm 1: in any order, reject what has enough level, and pass its level on."""
+    generator = np.random.default_rng(4)
+    for _ in range(10):
+        confidences, wrong = drawn(generator, n := int(generator.integers(300, 900)))
+        errors = np.cumsum(wrong[np.argsort(-confidences)])
+        p_values = {m: binom.cdf(errors[m - 1], m, max_error) for m in range(1, n + 1)}
+        fewest = math.ceil(math.log(0.0125) / math.log(1 - max_error))
+        levels = dict.fromkeys(range(1, n + 2), 0.0)
+        for start in (n // 2, n // 4, n // 8, n // 16):
+            levels[max(start, fewest)] += 0.0125
+        rejected = set()
+        while passing := [m for m in p_values if m not in rejected and levels[m] and p_values[m] <= levels[m]]:
+            m = passing[generator.integers(len(passing))]
+            rejected.add(m)
+            levels[next(k for k in range(m, n + 2) if k not in rejected)] += levels.pop(m)
+        if rejected:
+            assert fit_abstention(confidences, wrong, max_error=max_error).answered == max(rejected)
 
 
 def test_all_are_answered_where_hardly_any_is_wrong_and_rows_may_have_any_order():
@@ -89,9 +109,9 @@ def test_what_cannot_be_guaranteed_is_said_with_what_can():
     assert fit_abstention(np.linspace(1, 0, 300), wrong, max_error=least).answered
     with pytest.raises(DataError, match="cannot be"):
         fit_abstention(np.linspace(1, 0, 300), wrong, max_error=least - 0.01)
-    with pytest.raises(DataError, match="with 89 labelled documents: it takes 90 or more"):
-        fit_abstention(np.ones(89), np.zeros(89))
-    assert fit_abstention(np.ones(90), np.zeros(90)).answered == 90
+    with pytest.raises(DataError, match="with 85 labelled documents: it takes 86 or more"):
+        fit_abstention(np.ones(85), np.zeros(85))
+    assert fit_abstention(np.ones(86), np.zeros(86)).answered == 86
     with pytest.raises(DataError, match="no max_error can be"):
         fit_abstention([0.5], [True])
 

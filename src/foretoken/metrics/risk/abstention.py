@@ -13,7 +13,7 @@ from numpy.typing import ArrayLike, NDArray
 from foretoken.errors import DataError
 from foretoken.metrics.checks import checked_numbers
 
-_STARTS = (2, 4, 8, 16)  # sequences begin at a half ... of the documents, and one at the fewest that can pass
+_STARTS = (2, 4, 8, 16)  # sequences begin at a half ... of the documents
 _ROUNDING = 1e-12
 
 
@@ -73,9 +73,12 @@ def fit_abstention(
     stochastically no fewer than Bin(m, max_error): it passes with the probability of its level at most.
 
     Where to begin is not known before: with few documents one wrong label ends the sequence, and with many the risk may
-    be too high already. Five sequences begin at a half, a quarter, an eighth and a sixteenth of the documents and at
-    the fewest that can pass, each at the level (1 - confidence) / 5 (a union bound); the largest number that passed
-    counts.
+    be too high already. Four sequences begin at a half, a quarter, an eighth and a sixteenth of the documents, or the
+    fewest that can pass, each with the level (1 - confidence) / 4. A sequence that reaches the first number of another
+    one joins it, and both go on with the sum of their levels (Bretz et al. 2009, "A graphical approach to sequentially
+    rejective multiple test procedures"). A test that is the first false one of several sequences passes with the
+    probability of the sum of their levels at most, so one of all first false tests passes with that of the sum of all
+    levels. The largest number that passed counts.
 
     Args:
         confidences: how sure the model is of its answers (n,).
@@ -127,31 +130,26 @@ def _ordered(confidences: ArrayLike, is_wrong: ArrayLike) -> _Ordered:
 
 def _largest(ordered: _Ordered, max_error: float, confidence: float) -> int | None:
     """Return the largest number of answered documents that passes, where a threshold can tell them from the others."""
-    n = len(ordered.confidences)
-    level = _level(confidence)
-    fewest = _fewest(max_error, level)
-    can_end = np.append(ordered.confidences[1:] < ordered.confidences[:-1], True)
-    passed = [
-        number
-        for start in {fewest, *(max(fewest, n // share) for share in _STARTS)}
-        for number in _passing(ordered.errors, start, max_error, level)
-        if can_end[number - 1]
-    ]
-    return max(passed, default=None)
-
-
-def _passing(errors: NDArray[np.int64], start: int, max_error: float, level: float) -> list[int]:
-    """Return the numbers of answered documents that pass, from a first one on, until one does not."""
     from scipy.stats import binom
 
-    tested = np.arange(start, len(errors))
-    passes = binom.cdf(errors[start:], tested, max_error) <= level + _ROUNDING
-    return tested[: len(tested) if passes.all() else int(passes.argmin())].tolist()
+    n, each = len(ordered.confidences), _level(confidence)
+    fewest = _fewest(max_error, each)
+    starts = [max(fewest, n // share) for share in _STARTS]
+    can_end = np.append(ordered.confidences[1:] < ordered.confidences[:-1], True)
+    level, largest = 0.0, None
+    p_values = binom.cdf(ordered.errors[fewest:], np.arange(fewest, n + 1), max_error)
+    for number, p_value in enumerate(p_values, start=fewest):
+        level += each * starts.count(number)
+        if p_value > level * (1 + _ROUNDING):
+            level = 0.0
+        elif can_end[number - 1]:
+            largest = number
+    return largest
 
 
 def _level(confidence: float) -> float:
-    """Return the level of each sequence."""
-    return (1 - confidence) / (len(_STARTS) + 1)
+    """Return the level with which each sequence begins."""
+    return (1 - confidence) / len(_STARTS)
 
 
 def _fewest(max_error: float, level: float) -> int:

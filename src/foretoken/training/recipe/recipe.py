@@ -54,9 +54,11 @@ def checked(recipe: Recipe) -> Recipe:
 
 
 def with_method_group(values: Values) -> dict[str, Any]:
-    """Accept ``method: lora`` for ``method: {name: lora}``."""
+    """Accept ``method: lora`` for ``method: {name: lora}``; TF-IDF needs no model."""
     method = values.get("method")
-    return dict(values) | ({"method": {"name": method}} if isinstance(method, str) else {})
+    method = {"name": method} if isinstance(method, str) else method
+    no_model = {"model": ""} if isinstance(method, Mapping) and is_baseline(method) else {}
+    return no_model | dict(values) | ({} if method is None else {"method": method})
 
 
 def _check_names(values: Values, errors: Errors) -> PeftConfig | None:
