@@ -5,7 +5,7 @@ import torch
 
 from foretoken.errors import BackboneError
 from foretoken.exporting.checking import check, differences, expected_of
-from foretoken.exporting.graph import Graph, Inputs, traced
+from foretoken.exporting.graph import Graph, traced
 from foretoken.exporting.onnx_file import check_onnx, run_onnx, session_of, write_onnx
 
 from support import tiny

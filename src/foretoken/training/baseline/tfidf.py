@@ -104,8 +104,7 @@ class Tfidf:
     def save(self, folder: Path) -> None:
         """Write the two files of the baseline."""
         write_json(
-            folder / VOCABULARY,
-            {"terms": list(self.terms), "options": to_dict(self.options), "slope": self.slope},
+            folder / VOCABULARY, {"terms": list(self.terms), "options": to_dict(self.options), "slope": self.slope}
         )
         save_file({"idf": self.idf, "weight": self.weight, "bias": self.bias}, folder / WEIGHTS)
 

@@ -44,11 +44,7 @@ from foretoken.tuner.tuner import head_names
 log = logging.getLogger(__name__)
 _SET_PADDING = "set tokenizer.pad_token to a token that the model knows, and save the tokenizer there"
 _AUTO: dict[str, tuple[str, Any, str]] = {
-    "SEQ_CLS": (
-        "classify documents",
-        AutoModelForSequenceClassification,
-        "longformer, modernbert or llama",
-    ),
+    "SEQ_CLS": ("classify documents", AutoModelForSequenceClassification, "longformer, modernbert or llama"),
     "TOKEN_CLS": ("tag words", AutoModelForTokenClassification, "longformer, bert or modernbert"),
     "QUESTION_ANS": ("answer questions", AutoModelForQuestionAnswering, "longformer, bert or modernbert"),
     "SEQ_2_SEQ_LM": ("generate texts", AutoModelForSeq2SeqLM, "led, bart or t5"),

@@ -122,9 +122,6 @@ def _result(recipe: Recipe, records: Sequence[JsonObject], pooled: Mapping[str, 
         "runs": [record["name"] for record in records],
         "documents": sum(record["documents"][TEST]["documents"] for record in records),
         TEST: {name: values["mean"] for name, values in means.items()} | dict(pooled),
-        "over_folds": {
-            "validation": over_folds([record["validation"] for record in records]),
-            TEST: means,
-        },
+        "over_folds": {"validation": over_folds([record["validation"] for record in records]), TEST: means},
         "timings": {"step_seconds_median": fmean(steps) if None not in steps else None},
     }

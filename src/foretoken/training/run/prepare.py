@@ -296,8 +296,7 @@ def _say(recipe: Recipe, model: PreTrainedModel | PeftModel, problem: Problem, *
     dropout = recipe.training.attention_dropout
     if dropout != "model":
         log.info(
-            "attention dropout is %g (hidden dropout as in the model); `attention_dropout: model` keeps it",
-            dropout,
+            "attention dropout is %g (hidden dropout as in the model); `attention_dropout: model` keeps it", dropout
         )
 
 

@@ -51,12 +51,7 @@ class ProgressBar(ProgressCallback):
         self.metric = metric
 
     def on_log(
-        self,
-        args: TrainingArguments,
-        state: TrainerState,
-        control: TrainerControl,
-        logs: object = None,
-        **_: object,
+        self, args: TrainingArguments, state: TrainerState, control: TrainerControl, logs: object = None, **_: object
     ) -> None:
         """Show the newest numbers; transformers would print all of them."""
         newest = {key: value for entry in state.log_history[-4:] for key, value in entry.items()}

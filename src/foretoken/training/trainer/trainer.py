@@ -15,10 +15,7 @@ from datasets import Dataset
 from peft import PeftModel
 from torch import Tensor, nn
 from torch.utils.data import DataLoader, Sampler
-from transformers import (
-    PreTrainedModel,
-    Trainer,
-)
+from transformers import PreTrainedModel, Trainer
 from transformers.trainer_utils import EvalLoopOutput, SchedulerType
 
 from foretoken.errors import ConfigError, SaveError
