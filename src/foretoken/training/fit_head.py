@@ -114,11 +114,11 @@ def read_features(
         task = bar.add_task("", total=len(lengths), note="")
         for batch in batches:
             inputs = {name: value.to(device) for name, value in collate([table[row] for row in batch]).items()}
-            given, owner = inputs.pop("labels"), inputs.pop("owner", None)
+            targets, owner = inputs.pop("labels"), inputs.pop("owner", None)
             inputs.pop(OFFSET, None)
             with torch.autocast(device.type, torch.bfloat16, enabled=bf16):
-                found = pooled_features(model, inputs, owner, rows=rows_at_once(inputs))
-            for row, vector, label in zip(batch, found.float().cpu(), given.cpu(), strict=True):
+                vectors = pooled_features(model, inputs, owner, rows=rows_at_once(inputs))
+            for row, vector, label in zip(batch, vectors.float().cpu(), targets.cpu(), strict=True):
                 features[row], labels[row] = vector, label
             bar.advance(task, len(batch))
     model.train(is_training)

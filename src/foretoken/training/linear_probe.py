@@ -71,20 +71,20 @@ def fit_probe(
     tried: list[tuple[float, float, Tensor]] = []  # loss, strength, outputs of what was held out
     parts = [_Part.of(x.float(), labels, loss, outputs, fold, one_scale) for fold in folds]
     for strength in STRENGTHS if parts else ():
-        losses = [part.held_out_loss(strength) for part in parts]
-        sizes = [len(part.rows) for part in parts]
+        losses = [result.held_out_loss(strength) for result in parts]
+        sizes = [len(result.rows) for result in parts]
         average = sum(value * size for value, size in zip(losses, sizes, strict=True)) / sum(sizes)
-        tried.append((average, strength, torch.cat([part.found for part in parts])))
+        tried.append((average, strength, torch.cat([result.found for result in parts])))
         best = min(range(len(tried)), key=lambda number: tried[number][0])
         if len(tried) - 1 - best >= _WORSE:
             break
-    held, strength, found = min(tried, key=lambda one: one[0]) if tried else (float("nan"), 1e-2, x[:0, :1])
+    held, strength, predicted = min(tried, key=lambda trial: trial[0]) if tried else (float("nan"), 1e-2, x[:0, :1])
     frame = _Frame.of(x, one_scale)
     z = frame.apply(x)
     least = _minimum(z, frame.spread, labels, loss, strength, _zeros(z, outputs), gtol=1e-7)
     weight, bias = frame.undone(*least)
-    rows = torch.cat([part.rows for part in parts]) if parts else torch.zeros(0, dtype=torch.long)
-    return LinearProbe(weight.T, bias, strength, held, rows, found.cpu())
+    rows = torch.cat([result.rows for result in parts]) if parts else torch.zeros(0, dtype=torch.long)
+    return LinearProbe(weight.T, bias, strength, held, rows, predicted.cpu())
 
 
 @dataclass

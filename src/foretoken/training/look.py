@@ -126,7 +126,7 @@ def lengths_in_tokens(plan: CheckPlan, data: Loaded) -> tuple[dict[str, Sequence
     settings = EncodeSettings(tokenizer, most, token_rules(config), recipe.chunks, recipe.max_tokens)
     problem = problem.for_model(config, tokenizer)
     counts = {name: encoded(problem, split, settings)[1] for name, split in data.splits.items()}
-    return {name: found.length_quantiles for name, found in counts.items()}, settings.limit or 0
+    return {name: count.length_quantiles for name, count in counts.items()}, settings.limit or 0
 
 
 def counts_of(data: Loaded) -> dict[str, Counter[str]]:

@@ -45,8 +45,8 @@ def held(folder: Path) -> Iterator[None]:
     lock = _locked(folder)
     try:
         _note_holder(folder)
-        for place in (folder, *(folder / CHECKPOINTS).glob("*")):
-            remove_strays(place)
+        for path in (folder, *(folder / CHECKPOINTS).glob("*")):
+            remove_strays(path)
         yield
     finally:
         _release(folder, lock)
@@ -64,14 +64,14 @@ def move_aside(folder: Path) -> None:
     """
     if not os.path.lexists(folder / RECORD):
         return
-    place, lock = folder, _locked(folder)
+    current, lock = folder, _locked(folder)
     try:
         free = (folder.with_name(f"{folder.name}.{number}") for number in count(1))
         with os_errors_as_save_error(folder):
-            place = folder.rename(next(path for path in free if not os.path.lexists(path)))
-        log.info("the earlier run is now %s", place)
+            current = folder.rename(next(path for path in free if not os.path.lexists(path)))
+        log.info("the earlier run is now %s", current)
     finally:
-        _release(place, lock)
+        _release(current, lock)
 
 
 def is_set_aside(folder: Path, record: Mapping[str, Any]) -> bool:

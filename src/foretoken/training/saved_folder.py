@@ -42,13 +42,13 @@ def adapter_folder(folder: Path) -> Path:
     )
 
 
-def is_hub_name(place: Path) -> bool:
+def is_hub_name(path: Path) -> bool:
     """Tell whether a path that is not there may be a name on the hub: ``owner/name``, and no folder of such an owner.
 
     >>> is_hub_name(Path("somebody/mail")), is_hub_name(Path("/tmp/runs/mail")), is_hub_name(Path("run"))
     (True, False, False)
     """
-    return _NAME.fullmatch(place.as_posix()) is not None and not place.exists() and not place.parent.exists()
+    return _NAME.fullmatch(path.as_posix()) is not None and not path.exists() and not path.parent.exists()
 
 
 def fetched(name: str) -> Path:

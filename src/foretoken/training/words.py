@@ -52,18 +52,20 @@ class Words:
 
     def margins(self, splits: Mapping[str, Dataset]) -> dict[str, Dataset]:
         """Return the splits with a column of margins: those that were held out in train, the model's elsewhere."""
-        found = {
+        logits = {
             name: self.held_out if name == "train" else self.model.logits(texts_of(split))
             for name, split in splits.items()
         }
-        return {name: split.add_column(OFFSET, found[name].tolist()) for name, split in splits.items()}
+        return {name: split.add_column(OFFSET, logits[name].tolist()) for name, split in splits.items()}
 
     def weighing(self, weight: float, tables: Mapping[str, Dataset]) -> tuple[Words, dict[str, Dataset]]:
         """Return the words with their weight, and tables whose margins are multiplied by it."""
         log.info("words: %s terms beside the model, with the weight %.3g", f"{len(self.model.terms):,}", weight)
         scaled = {name: (weight * np.array(table[OFFSET])).tolist() for name, table in tables.items()}
-        found = {name: table.remove_columns(OFFSET).add_column(OFFSET, scaled[name]) for name, table in tables.items()}
-        return replace(self, model=replace(self.model, slope=weight), is_weighed=True), found
+        weighted = {
+            name: table.remove_columns(OFFSET).add_column(OFFSET, scaled[name]) for name, table in tables.items()
+        }
+        return replace(self, model=replace(self.model, slope=weight), is_weighed=True), weighted
 
     def summary(self) -> dict[str, object]:
         """Return what the record of a run says of them."""
@@ -126,8 +128,8 @@ def stack(problem: Problem, labels: Tensor, head: Tensor | None, words: Tensor) 
         assert chosen.grad is not None
         return loss.item(), chosen.grad.numpy()
 
-    found = minimized(objective, np.ones(len(parts)), [(0, None)] * len(parts)).tolist()
-    return (1.0, found[0]) if head is None else (found[0], found[1])
+    weights = minimized(objective, np.ones(len(parts)), [(0, None)] * len(parts)).tolist()
+    return (1.0, weights[0]) if head is None else (weights[0], weights[1])
 
 
 def save_words(words: Words, folder: Path) -> None:
@@ -142,11 +144,11 @@ def load_words(folder: Path, problem: Problem) -> Tfidf:
     Raises:
         AdapterError: a file is missing or damaged, or of another problem.
     """
-    place = folder / FOLDER
-    if not place.is_dir():
+    words_folder = folder / FOLDER
+    if not words_folder.is_dir():
         raise AdapterError(f"{folder} was trained with words beside it, and {FOLDER}/ is missing; copy all of it again")
-    found = load(place)
+    model = load(words_folder)
     outputs = max(1, len(problem.labels))
-    if len(found.bias) != outputs:
-        raise AdapterError(f"{place} has {len(found.bias)} outputs, and the model {outputs}; copy both again")
-    return found
+    if len(model.bias) != outputs:
+        raise AdapterError(f"{words_folder} has {len(model.bias)} outputs, and the model {outputs}; copy both again")
+    return model

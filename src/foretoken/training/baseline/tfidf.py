@@ -148,7 +148,7 @@ def _words(vectorizer: TfidfVectorizer, text: str) -> list[tuple[str, int, int]]
     """Return the words that the vectorizer reads, in lower case, and where they stand in the text."""
     lower, places = text.lower(), list(range(len(text) + 1))
     if len(lower) != len(text):  # some letters are two in lower case
-        places = [place for place, letter in enumerate(text) for _ in letter.lower()] + [len(text)]
+        places = [position for position, letter in enumerate(text) for _ in letter.lower()] + [len(text)]
     found = re.finditer(vectorizer.token_pattern, lower)
     return [(match[0], places[match.start()], places[match.end() - 1] + 1) for match in found]
 

@@ -114,18 +114,18 @@ def _read_config(method: Values, key: str, errors: Errors, task_type: str = "SEQ
 
 def _read_options(method: Values, known: Values, key: str, errors: Errors) -> dict[str, Any]:
     """Return the options of a method as the types that its config declares."""
-    given = {name: value for name, value in method.items() if name != "name"}
-    errors.extend(unknown_keys(given, known, f"{key}."))
+    values = {name: value for name, value in method.items() if name != "name"}
+    errors.extend(unknown_keys(values, known, f"{key}."))
     options = {
         name: _read_members(value, f"{key}.{name}", errors)
         if name == CONFIGS
         else convert(value, known[name], f"{key}.{name}", errors)
-        for name, value in given.items()
+        for name, value in values.items()
         if name in known
     }
-    if CONFIGS in known and CONFIGS not in given:
+    if CONFIGS in known and CONFIGS not in values:
         _read_members(None, f"{key}.{CONFIGS}", errors)
-    errors.extend(_dropout_errors(given, f"{key}."))
+    errors.extend(_dropout_errors(values, f"{key}."))
     return options
 
 

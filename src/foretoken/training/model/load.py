@@ -226,17 +226,17 @@ def put_head(model: PreTrainedModel, head: HeadOptions, info: Values, files: Ite
     is_saved = head_options(getattr(model.config, HEAD_KEY, None)) == head
     replace_head(model, pool=head.pool, hidden=head.hidden)
     state = model.state_dict()
-    own = {name for name in state if is_head(name, model)}
-    found: dict[str, Tensor] = {}
+    names = {name for name in state if is_head(name, model)}
+    saved: dict[str, Tensor] = {}
     for file in files if is_saved else ():
-        with safe_open(file, framework="pt") as given:
-            found |= {name: given.get_tensor(name) for name in own & set(given.keys())}
-    found = {name: tensor for name, tensor in found.items() if tensor.shape == state[name].shape}
-    model.load_state_dict(found, strict=False)
-    body = state.keys() - own
+        with safe_open(file, framework="pt") as tensors:
+            saved |= {name: tensors.get_tensor(name) for name in names & set(tensors.keys())}
+    saved = {name: tensor for name, tensor in saved.items() if tensor.shape == state[name].shape}
+    model.load_state_dict(saved, strict=False)
+    body = state.keys() - names
     return {
-        "missing_keys": (body & set(info["missing_keys"])) | (own - found.keys()),
-        "unexpected_keys": set(info["unexpected_keys"]) - found.keys(),
+        "missing_keys": (body & set(info["missing_keys"])) | (names - saved.keys()),
+        "unexpected_keys": set(info["unexpected_keys"]) - saved.keys(),
         "mismatched_keys": [row for row in info["mismatched_keys"] if row[0] in body],
     }
 

@@ -91,9 +91,9 @@ class CandidateChoice(Choosing):
 
     def scores(self, model: nn.Module, inputs: Inputs) -> tuple[Tensor, Tensor]:
         """Return the logits of the ``[ent]`` tokens, pooled over each row's chunks."""
-        given = dict(inputs)
-        owner, places = given.pop("owner"), given.pop("places")
-        logits = model(**given).logits[..., 0].float()  # [S, N]
+        kept = dict(inputs)
+        owner, places = kept.pop("owner"), kept.pop("places")
+        logits = model(**kept).logits[..., 0].float()  # [S, N]
         of_chunks = logits.gather(1, places.clamp(min=0)[owner])
         return mean_of_rows(of_chunks, owner), places >= 0
 
@@ -150,11 +150,11 @@ class _CandidateReader:
     def tokens(self, texts: Sequence[str]) -> list[list[int]]:
         """Return the tokens of some texts, as they are within a text."""
         given = [self.blank + text for text in texts]
-        found = self.settings.tokenizer(given, add_special_tokens=False, return_attention_mask=False, verbose=False)[
-            "input_ids"
-        ]
-        refuse_without_embedding([self.marks, *found], self.settings.rules)
-        return [list(ids) for ids in found]
+        sequences = self.settings.tokenizer(
+            given, add_special_tokens=False, return_attention_mask=False, verbose=False
+        )["input_ids"]
+        refuse_without_embedding([self.marks, *sequences], self.settings.rules)
+        return [list(ids) for ids in sequences]
 
     def front(self, question: str, candidates: Sequence[str], *, room: int | None = None) -> Front:
         """Return what stands before the documents, and the places of the ``[ent]`` tokens in it.
@@ -229,17 +229,17 @@ def longest_that_fit(lengths: Sequence[int], room: int) -> int:
 
 def _cut(reader: _CandidateReader, fronts: Sequence[Front], split: Table) -> list[Front]:
     """Return the fronts, those that leave no room for documents cut to three quarters of the input."""
-    room, found = reader.settings.max_length * 3 // 4, list(fronts)
+    room, rows = reader.settings.max_length * 3 // 4, list(fronts)
     cut = [row for row, (front, _) in enumerate(fronts) if not reader.has_room(len(front))]
     for row in cut:
-        found[row] = reader.front(split["question"][row], split["candidates"][row], room=room)
+        rows[row] = reader.front(split["question"][row], split["candidates"][row], room=room)
     if cut:
         log.warning(
             "chunks.too_long: question and candidates of %d of %d rows were cut to %d tokens, as they leave no room "
             "for the documents",
-            *(len(cut), len(found), room),
+            *(len(cut), len(rows), room),
         )
-    return found
+    return rows
 
 
 def _blank(tokenizer: Any) -> str:

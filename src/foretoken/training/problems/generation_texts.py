@@ -95,11 +95,11 @@ def shortened(ids: Sequence[int], room: int, markers: Collection[int]) -> list[i
     excess = len(ids) - room
     while excess > 0:
         longest = max(parts, key=len)
-        second = max((len(part) for part in parts if part is not longest), default=0)
+        second = max((len(piece) for piece in parts if piece is not longest), default=0)
         cut = min(excess, max(1, len(longest) - second))
         del longest[len(longest) - cut :]
         excess -= cut
-    return [token for part in parts for token in part]
+    return [token for piece in parts for token in piece]
 
 
 def parts_of(ids: Sequence[int], markers: Collection[int]) -> list[list[int]]:
@@ -118,11 +118,11 @@ def segments_of(ids: Sequence[int], markers: Sequence[int]) -> list[int]:
     >>> segments_of([5, 90, 1, 91, 6], [90, 91])
     [90, 90, 90, 91, 91]
     """
-    found, current = [], markers[0]
+    segments, current = [], markers[0]
     for token in ids:
         current = token if token in markers else current
-        found.append(current)
-    return found
+        segments.append(current)
+    return segments
 
 
 def row_per_reference(split: Dataset) -> Dataset:

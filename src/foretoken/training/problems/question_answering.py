@@ -116,26 +116,26 @@ class QuestionAnswering(Problem):
 
         While the model is trained, the second is zeros.
         """
-        given = dict(inputs)
-        own = {name: given.pop(name) for name in ("owner", "first", "characters")}
-        labels, mentions, places = (given.pop(name, None) for name in ("labels", "mentions", "mention_characters"))
-        with token_types_passed_on(model, given.get("token_type_ids")):
-            outputs = model(**given)
+        kept = dict(inputs)
+        batch = {name: kept.pop(name) for name in ("owner", "first", "characters")}
+        labels, mentions, places = (kept.pop(name, None) for name in ("labels", "mentions", "mention_characters"))
+        with token_types_passed_on(model, kept.get("token_type_ids")):
+            outputs = model(**kept)
         start, end = outputs.start_logits.float(), outputs.end_logits.float()
-        here = own["characters"][..., 1] >= 0
+        here = batch["characters"][..., 1] >= 0
         loss = None
         if labels is not None:
-            rights = in_windows(labels, own["owner"], own["first"], here)
+            rights = in_windows(labels, batch["owner"], batch["first"], here)
             loss = window_losses(start, end, *rights, here=here).mean()
         if model.training:
-            return loss, start.new_zeros(int(own["owner"][-1]) + 1, 4)
-        return loss, self.choose(start, end, own, mentions, places)
+            return loss, start.new_zeros(int(batch["owner"][-1]) + 1, 4)
+        return loss, self.choose(start, end, batch, mentions, places)
 
     def choose(
         self,
         start: Tensor,
         end: Tensor,
-        own: Mapping[str, Tensor],
+        batch: Mapping[str, Tensor],
         mentions: Tensor | None = None,
         places: Tensor | None = None,
     ) -> Tensor:
@@ -144,20 +144,20 @@ class QuestionAnswering(Problem):
         Args:
             start: (S, N) scores of the windows' tokens to begin an answer.
             end: (S, N) the same to end one.
-            own: ``owner``, ``first`` and ``characters`` of the batch.
+            batch: ``owner``, ``first`` and ``characters`` of the batch.
             mentions: (B, 2 A) the tokens that answers are among; None for any.
             places: (B, 2 A) their characters.
         """
-        here = own["characters"][..., 1] >= 0
-        nothing = -of_documents("max", -(start + end)[:, :1], own["owner"])
+        here = batch["characters"][..., 1] >= 0
+        nothing = -of_documents("max", -(start + end)[:, :1], batch["owner"])
         if mentions is None or places is None:
-            scores, spans = best_spans(start, end, here, self.question_answering.max_answer_tokens, own["characters"])
+            scores, spans = best_spans(start, end, here, self.question_answering.max_answer_tokens, batch["characters"])
         else:
-            scores, spans = best_mentions(start, end, here, own, mentions, places)
-        best = of_documents("max", scores[:, None], own["owner"])
+            scores, spans = best_mentions(start, end, here, batch, mentions, places)
+        best = of_documents("max", scores[:, None], batch["owner"])
         windows = torch.arange(len(scores), device=scores.device)
-        chosen = torch.where(scores == best[own["owner"], 0], windows, len(scores))
-        first = -of_documents("max", -chosen[:, None], own["owner"])[:, 0]
+        chosen = torch.where(scores == best[batch["owner"], 0], windows, len(scores))
+        first = -of_documents("max", -chosen[:, None], batch["owner"])[:, 0]
         return torch.cat([spans[first].float(), best, nothing], dim=1)
 
     def items(self, inputs: Inputs) -> int:
@@ -182,18 +182,18 @@ class QuestionAnswering(Problem):
         """Return exact match and F1."""
         from foretoken.metrics.answers import span_metrics
 
-        texts = [truth.context[found.begin : found.end] for found, truth in zip(outputs, labels, strict=True)]
+        texts = [truth.context[answer.begin : answer.end] for answer, truth in zip(outputs, labels, strict=True)]
         return span_metrics(texts, [truth.answers for truth in labels])
 
     def columns(self, outputs: Outputs, labels: Outputs) -> dict[str, object]:
         """Return the right answers and the predicted one as texts, its characters, and the scores."""
-        texts = [truth.context[found.begin : found.end] for found, truth in zip(outputs, labels, strict=True)]
+        texts = [truth.context[answer.begin : answer.end] for answer, truth in zip(outputs, labels, strict=True)]
         columns: dict[str, object] = {
             "label": pa.array([truth.answers for truth in labels], pa.list_(pa.string())),
             "prediction": texts,
-            **{name: [getattr(found, name) for found in outputs] for name in ("begin", "end", "score")},
+            **{name: [getattr(answer, name) for answer in outputs] for name in ("begin", "end", "score")},
         }
-        return columns | ({"no_answer_score": [found.nothing for found in outputs]} if self.no_answer else {})
+        return columns | ({"no_answer_score": [answer.nothing for answer in outputs]} if self.no_answer else {})
 
     def from_columns(self, table: Mapping[str, Outputs]) -> tuple[Outputs, Outputs]:
         """Return answers and truths whose contexts are the predicted texts."""
@@ -203,13 +203,13 @@ class QuestionAnswering(Problem):
 
     def to_json(self, outputs: Outputs, rows: Table) -> list[dict[str, object]]:
         """Return the answer, an empty text for none, its characters in the context, and its score."""
-        return [self._json(found, context) for found, context in zip(outputs, rows["context"], strict=True)]
+        return [self._json(answer, context) for answer, context in zip(outputs, rows["context"], strict=True)]
 
-    def _json(self, found: SpanAnswer, context: str) -> dict[str, object]:
-        values: dict[str, object] = {"answer": context[found.begin : found.end]}
-        values |= {"start": found.begin, "end": found.end} if found.end else {"start": None, "end": None}
-        values["score"] = round(found.score, 6)
-        return values | ({"no_answer_score": round(found.nothing, 6)} if self.no_answer else {})
+    def _json(self, answer: SpanAnswer, context: str) -> dict[str, object]:
+        values: dict[str, object] = {"answer": context[answer.begin : answer.end]}
+        values |= {"start": answer.begin, "end": answer.end} if answer.end else {"start": None, "end": None}
+        values["score"] = round(answer.score, 6)
+        return values | ({"no_answer_score": round(answer.nothing, 6)} if self.no_answer else {})
 
 
 @dataclass(frozen=True)
@@ -247,10 +247,10 @@ def _windows(rows: Sequence[TableRow]) -> Iterator[tuple[TableRow, int, int]]:
 
 def _characters(row: TableRow, begin: int, end: int, length: int) -> Tensor:
     """Return (N, 2) characters of the tokens of a window."""
-    found = torch.full((length, 2), -1)
+    characters = torch.full((length, 2), -1)
     places = torch.tensor([row["begins"][begin:end], row["ends"][begin:end]]).T
-    found[row["front"] : row["front"] + end - begin] = torch.where(places[:, :1] < places[:, 1:], places, -1)
-    return found
+    characters[row["front"] : row["front"] + end - begin] = torch.where(places[:, :1] < places[:, 1:], places, -1)
+    return characters
 
 
 def in_windows(spans: Tensor, owner: Tensor, first: Tensor, here: Tensor) -> tuple[Tensor, Tensor]:
@@ -317,14 +317,14 @@ def best_spans(start: Tensor, end: Tensor, here: Tensor, longest: int, character
 
 
 def best_mentions(
-    start: Tensor, end: Tensor, here: Tensor, own: Mapping[str, Tensor], mentions: Tensor, characters: Tensor
+    start: Tensor, end: Tensor, here: Tensor, batch: Mapping[str, Tensor], mentions: Tensor, characters: Tensor
 ) -> tuple[Tensor, Tensor]:
     """Return the same where answers are among ``mentions`` (B, 2 A), whose ``characters`` (B, 2 A) are given."""
-    places, inside = placed(mentions, own["owner"], own["first"], here)
+    places, inside = placed(mentions, batch["owner"], batch["first"], here)
     scores = start.gather(1, places[..., 0]) + end.gather(1, places[..., 1])
     best, chosen = scores.masked_fill(~inside, _NEVER).max(dim=1)
     windows = torch.arange(len(best), device=best.device)
-    return best, characters.unflatten(1, (-1, 2))[own["owner"]][windows, chosen]
+    return best, characters.unflatten(1, (-1, 2))[batch["owner"]][windows, chosen]
 
 
 @contextmanager

@@ -185,11 +185,11 @@ def _words(split: Table) -> list[list[str]]:
     """Return the words of every row, or of bare texts."""
     if "words" in split.column_names:
         return [list(words) for words in split["words"]]
-    found = [words_of(text) for text in split["text"]]
-    empty = next((number for number, words in enumerate(found, 1) if not words), None)
+    documents = [words_of(text) for text in split["text"]]
+    empty = next((number for number, words in enumerate(documents, 1) if not words), None)
     if empty is not None:
-        raise DataError(f"document {empty} of {len(found)} is empty; expected some text")
-    return found
+        raise DataError(f"document {empty} of {len(documents)} is empty; expected some text")
+    return documents
 
 
 def _some_text(documents: Sequence[Sequence[str]], tokens: Sequence[tuple[list[int], Any]]) -> str:

@@ -43,9 +43,9 @@ def build_recipe(values: Values, source: str = "recipe") -> Recipe:
     add_plain_errors(values, errors)
     if errors or recipe is None:
         raise RecipeError.of(source, errors)
-    found = resolve(recipe, config)
-    object.__setattr__(found, "_is_checked", True)  # a changed copy, as of `replace`, has to be checked again
-    return found
+    resolved = resolve(recipe, config)
+    object.__setattr__(resolved, "_is_checked", True)  # a changed copy, as of `replace`, has to be checked again
+    return resolved
 
 
 def checked(recipe: Recipe) -> Recipe:

@@ -78,14 +78,14 @@ def add_baselines(recipe: Recipe, problem: Problem, data: Loaded, run: Mapping[s
     for name, baseline in known.items():
         start = time.perf_counter()
         try:
-            found = _predictions(baseline, problem, data)
+            predictions = _predictions(baseline, problem, data)
         except ForetokenError as error:  # a run that is trained does not fail for want of it
             log.warning("there is no baseline %s: %s", name, error)
             continue
-        tables += [_rows(name, split, prediction) for split, prediction in found.items()]
-        values[name] = {split: prediction.metrics() for split, prediction in found.items()}
+        tables += [_rows(name, split, prediction) for split, prediction in predictions.items()]
+        values[name] = {split: prediction.metrics() for split, prediction in predictions.items()}
         values[name]["seconds"] = time.perf_counter() - start
-        compared = _versus(recipe, problem, run[TEST].table(TEST), found[TEST].table(TEST))
+        compared = _versus(recipe, problem, run[TEST].table(TEST), predictions[TEST].table(TEST))
         values[name] |= {} if compared is None else {"versus": compared}
     if not tables:
         return {}
@@ -140,11 +140,11 @@ def pooled_baselines(
 def _predictions(baseline: Baseline, problem: Problem, data: Loaded) -> dict[str, Prediction]:
     """Fit a baseline and return what it predicts of validation and test."""
     answers = baseline.fit(problem, data)
-    found = {name: _prediction(problem, data.splits[name], answers(data.splits[name])) for name in MEASURED}
+    predictions = {name: _prediction(problem, data.splits[name], answers(data.splits[name])) for name in MEASURED}
     if not baseline.is_decided:
-        return found
-    fitted = fitted_on(None, found[MEASURED[0]])
-    return {name: prediction.deciding(fitted) for name, prediction in found.items()}
+        return predictions
+    fitted = fitted_on(None, predictions[MEASURED[0]])
+    return {name: prediction.deciding(fitted) for name, prediction in predictions.items()}
 
 
 def _prediction(problem: Problem, split: Dataset, outputs: Outputs) -> Prediction:
@@ -237,15 +237,15 @@ def train_baseline(recipe: Recipe, measured: Sequence[str], data: Loaded | None 
             write_predictions(record.folder / PREDICTIONS, decided)
             if recipe.save_errors:
                 write_errors(record.folder, decided, {name: beginnings_of(data.splits[name]) for name in measured})
-        found = measures(predictions, fitted)
-        best = {"metric": recipe.training.metric, "value": found["validation"].get(recipe.training.metric), "step": 0}
+        scores = measures(predictions, fitted)
+        best = {"metric": recipe.training.metric, "value": scores["validation"].get(recipe.training.metric), "step": 0}
         timings = {
             "train_seconds": seconds,
             "step_seconds_median": None,
             "eval_seconds": sum(item.seconds for item in predictions.values()),
             "tokens_per_second": None,
         }
-        record.update(best=best, steps=0, epochs=[], **found, timings=timings, memory=memory.measured())
+        record.update(best=best, steps=0, epochs=[], **scores, timings=timings, memory=memory.measured())
     return record.values
 
 

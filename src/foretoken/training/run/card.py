@@ -208,11 +208,11 @@ def _of_adapter(config: JsonObject) -> JsonObject:
 
 
 def _card(values: JsonObject, errors: Errors) -> Card | None:
-    given = _known(Card, values)
-    fitted = {name: kind.from_dict(given.pop(name)) for name, kind in _FITTED.items() if given.get(name) is not None}
-    if isinstance(given.get("recipe"), dict):
-        given["recipe"] = _known(CardRecipe, given["recipe"])
-    card = build(Card, given, errors)
+    known = _known(Card, values)
+    fitted = {name: kind.from_dict(known.pop(name)) for name, kind in _FITTED.items() if known.get(name) is not None}
+    if isinstance(known.get("recipe"), dict):
+        known["recipe"] = _known(CardRecipe, known["recipe"])
+    card = build(Card, known, errors)
     return card if card is None else replace(card, **fitted)
 
 

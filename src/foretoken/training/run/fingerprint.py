@@ -42,12 +42,12 @@ def of_model(model: PreTrainedModel, tokenizer: PreTrainedTokenizerBase | None =
         tensors |= {f"words.{name}": tensor for name, tensor in words.named_parameters()}
     left_out, parts = {"pooler", *head_names(model)}, dict[str, Any]()
     for name, tensor in sorted(tensors.items()):
-        part = name.partition(".")[0]
-        if part not in left_out:
-            digest = parts.setdefault(_WEIGHTS + part, hashlib.sha256())
+        prefix = name.partition(".")[0]
+        if prefix not in left_out:
+            digest = parts.setdefault(_WEIGHTS + prefix, hashlib.sha256())
             digest.update(f"{name} {tuple(tensor.shape)} {_checksum(tensor)}".encode())
-    found = {part: _short(digest.hexdigest()) for part, digest in parts.items()}
-    return found if tokenizer is None else found | of_tokenizer(tokenizer)
+    digests = {prefix: _short(digest.hexdigest()) for prefix, digest in parts.items()}
+    return digests if tokenizer is None else digests | of_tokenizer(tokenizer)
 
 
 def of_tokenizer(tokenizer: PreTrainedTokenizerBase) -> dict[str, str]:
@@ -101,11 +101,11 @@ def refuse_changes(folder: Path, before: Mapping[str, object] | None, now: Mappi
     Raises:
         RecipeError: something changed.
     """
-    found = differing(before or {}, now)
-    if found and not accept:
+    changes = differing(before or {}, now)
+    if changes and not accept:
         head = f"{folder} was begun with something else; put it back, or go on with --accept-changed"
-        raise RecipeError(f"{head}, or begin anew with --restart", found)
-    for line in found:
+        raise RecipeError(f"{head}, or begin anew with --restart", changes)
+    for line in changes:
         log.warning("going on though it changed: %s", line)
 
 

@@ -58,14 +58,14 @@ def train_folds(recipe: Recipe, *, restart: bool = False, accept_changed: bool =
     result, predictions = pooled_files(recipe)
     refuse_foreign(result, f'{{\n  "name": {json.dumps(recipe.run_folder.name, ensure_ascii=False)},\n  "status": ')
     records = []
-    for number, one in enumerate(fold_recipes(recipe)):
-        log.info("fold %d of %d: %s", number, recipe.data.folds, one.run_folder)
-        records.append(train(one, restart=restart, accept_changed=accept_changed))
+    for number, run in enumerate(fold_recipes(recipe)):
+        log.info("fold %d of %d: %s", number, recipe.data.folds, run.run_folder)
+        records.append(train(run, restart=restart, accept_changed=accept_changed))
         if TEST not in records[-1]:
-            raise ConfigError(f"{one.run_folder} has no test scores: a sweep trained it; choose another `name`")
+            raise ConfigError(f"{run.run_folder} has no test scores: a sweep trained it; choose another `name`")
     if not is_main_process():
         return records[0]
-    problem, folders = _problem(recipe, records[0]), [one.run_folder for one in fold_recipes(recipe)]
+    problem, folders = _problem(recipe, records[0]), [run.run_folder for run in fold_recipes(recipe)]
     table = pooled_predictions(folders)
     values = _result(recipe, records, pooled_scores(problem, table))
     values |= pooled_baselines(recipe, problem, records, folders, table)

@@ -79,7 +79,7 @@ def describe_run(run: Path, saved: Path, record: JsonObject) -> Described:
     task = TASKS.get(recipe["data"].get("task") or "")
     labels = problem.head_options.get("num_labels") if problem is not None else None
     trained_on = record.get("base_model") if recipe.get("lengthen") else recipe["model"]
-    found = Described(
+    described = Described(
         title="",
         config=config,
         base_model=trained_on,
@@ -104,8 +104,8 @@ def describe_run(run: Path, saved: Path, record: JsonObject) -> Described:
         f'## Use from the command line\n\n`{PREDICT} "some text"` reads documents as in training: the same columns, '
         "length, chunks, head and scaling.",
     )
-    title = f"{method_name(recipe)} of {bare_name(found.base_model)} on {_data_name(recipe['data'], task)}"
-    return replace(found, title=title, sections=sections, results=_evaluated(record, split, task, found))
+    title = f"{method_name(recipe)} of {bare_name(described.base_model)} on {_data_name(recipe['data'], task)}"
+    return replace(described, title=title, sections=sections, results=_evaluated(record, split, task, described))
 
 
 def _predicted(run: Path, split: str) -> dict[str, list[Any]]:
@@ -331,14 +331,14 @@ def _cells(name: str, values: Mapping[str, Any], intervals: Mapping[str, tuple[f
     return "" if value is None else f"{value:.4f}", _shown(intervals.get(name))
 
 
-def _evaluated(record: JsonObject, split: str, task: Task | None, found: Described) -> Sequence[EvalResult]:
+def _evaluated(record: JsonObject, split: str, task: Task | None, card: Described) -> Sequence[EvalResult]:
     """Return the metrics for the hub's ``model-index``."""
     data = record["recipe"]["data"]
     name = _data_name(data, task)
     return [
         EvalResult(
-            task_type=AUTO_CLASSES[found.task_type or "SEQ_CLS"][1],
-            dataset_type=next(iter(found.datasets), name),
+            task_type=AUTO_CLASSES[card.task_type or "SEQ_CLS"][1],
+            dataset_type=next(iter(card.datasets), name),
             dataset_name=task.title if task else name,
             dataset_split=split,
             metric_type=metric,

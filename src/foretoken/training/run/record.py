@@ -214,10 +214,10 @@ def hardware() -> JsonObject:
 def _has(values: Any, key: str, kind: type | tuple[type, ...], *, late: bool) -> bool:
     if late and values["status"] != FINISHED:
         return True
-    for part in key.split("."):
-        if not isinstance(values, dict) or part not in values:
+    for name in key.split("."):
+        if not isinstance(values, dict) or name not in values:
             return False
-        values = values[part]
+        values = values[name]
     return isinstance(values, kind)
 
 
@@ -296,7 +296,7 @@ def state_of(recipe: Recipe) -> State:
 
 
 def _refuse_other_recipe(recipe: Recipe, record: JsonObject) -> None:
-    found = differing_keys(record["recipe"], recipe_to_json(recipe))
-    if found:
+    differences = differing_keys(record["recipe"], recipe_to_json(recipe))
+    if differences:
         head = f"{recipe.run_folder} holds a run of another recipe; choose another `name`"
-        raise RecipeError(f"{head}, or --restart to rename its folder and begin anew", found)
+        raise RecipeError(f"{head}, or --restart to rename its folder and begin anew", differences)

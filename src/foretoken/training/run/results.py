@@ -76,7 +76,7 @@ class Prediction:
         """Return the metrics of every part, by its name."""
         names = sorted({part for part in self.parts or () if part is not None})
         rows = {name: [row for row, part in enumerate(self.parts or ()) if part == name] for name in names}
-        return {name: self.rows(found).metrics() for name, found in rows.items()}
+        return {name: self.rows(order).metrics() for name, order in rows.items()}
 
     def rows(self, order: Sequence[int]) -> Prediction:
         """Return some rows, in the order given."""
@@ -146,7 +146,7 @@ def predict_split(trainer: RecipeTrainer, table: Dataset) -> Prediction:
 
 def prediction_of(problem: Problem, table: Dataset, outputs: Any, labels: Any, seconds: float) -> Prediction:
     """Return the outputs for a table's rows as a prediction, in the order that the column ``position`` names."""
-    found = Prediction(
+    prediction = Prediction(
         problem=problem,
         ids=list(table["id"]),
         outputs=outputs,
@@ -156,7 +156,7 @@ def prediction_of(problem: Problem, table: Dataset, outputs: Any, labels: Any, s
         groups=list(table["group"]) if "group" in table.column_names else None,
         seconds=seconds,
     )
-    return found.rows(np.argsort(np.asarray(table["position"])).tolist())
+    return prediction.rows(np.argsort(np.asarray(table["position"])).tolist())
 
 
 def write_predictions(path: Path, predictions: Mapping[str, Prediction]) -> None:
@@ -212,8 +212,8 @@ def fitted_on(kind: Kind | Literal["variance"] | None, validation: Prediction) -
 
 def measures(predictions: Mapping[str, Prediction], fitted: Fitted) -> JsonObject:
     """Return what a record says of the measured splits: their metrics, those of their parts, and with scaling."""
-    scaling, given = fitted.scaling, predictions
-    predictions = {name: prediction.deciding(fitted) for name, prediction in given.items()}
+    scaling, raw = fitted.scaling, predictions
+    predictions = {name: prediction.deciding(fitted) for name, prediction in raw.items()}
     values: JsonObject = {name: prediction.metrics() for name, prediction in predictions.items()}
     if fitted.targets is not None:
         values["targets"] = fitted.targets.to_dict()
@@ -223,7 +223,7 @@ def measures(predictions: Mapping[str, Prediction], fitted: Fitted) -> JsonObjec
         if parts := prediction.by_part():
             values[f"{name}_parts"] = parts
     if scaling is not None:
-        scaled = {name: prediction.deciding(fitted, scaled=True).metrics() for name, prediction in given.items()}
+        scaled = {name: prediction.deciding(fitted, scaled=True).metrics() for name, prediction in raw.items()}
         values["scaling"] = scaling.to_dict() | scaled
     return values
 
@@ -266,10 +266,10 @@ def saved(folder: Path, card: JsonObject, validation: Prediction) -> Iterator[Pa
         if isinstance(validation.problem, TextProblem):
             write_predictions(temporary / VALIDATION, {"validation": validation})
         for path in folder.rglob("*"):
-            place = temporary / path.relative_to(folder)
-            if not path.is_dir() and not place.exists():
-                place.parent.mkdir(parents=True, exist_ok=True)
-                shutil.copy2(path, place, follow_symlinks=False)
+            target = temporary / path.relative_to(folder)
+            if not path.is_dir() and not target.exists():
+                target.parent.mkdir(parents=True, exist_ok=True)
+                shutil.copy2(path, target, follow_symlinks=False)
 
 
 def timings(trainer: RecipeTrainer, predictions: Mapping[str, Prediction]) -> dict[str, float | None]:

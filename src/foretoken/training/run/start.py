@@ -160,7 +160,9 @@ class Start:
 def differing_options(saved: PeftConfig, config: PeftConfig) -> list[str]:
     """Return the options of the method, with both values, in which a saved adapter and a new one differ."""
     free = {item.name for item in fields(PeftConfig)} | {"requires", "id2label", "problem_type"}
-    before, now = ({name: comparable(value) for name, value in one.to_dict().items()} for one in (saved, config))
+    before, now = (
+        {name: comparable(value) for name, value in options.to_dict().items()} for options in (saved, config)
+    )
     return [
         f"{name}: {quoted(before.get(name))} there, {quoted(now.get(name))} here"
         for name in {**before, **now}
@@ -182,12 +184,12 @@ def output_layer(model: nn.Module, num_labels: int) -> str:
     return paths[-1].replace(".modules_to_save.default", "")
 
 
-def take_up(model: nn.Module, given: Mapping[str, Tensor], rows: Sequence[int | None] | None) -> None:
+def take_up(model: nn.Module, saved: Mapping[str, Tensor], rows: Sequence[int | None] | None) -> None:
     """Give a model, or the adapter that it has just got, the weights of a saved one, in place.
 
     Args:
-        model: as it begins: what is not given stays.
-        given: the saved tensors: of the adapter, or of the whole model.
+        model: the new model or adapter; weights without a saved tensor stay.
+        saved: the saved tensors of the adapter, or of the whole model.
         rows: for each label its row in the saved head; None for a label that is new, which keeps the row that it has.
             Without it the outputs have no names, and are the same.
 
@@ -196,12 +198,12 @@ def take_up(model: nn.Module, given: Mapping[str, Tensor], rows: Sequence[int | 
     """
     is_adapter = isinstance(model, PeftModel)
     state = get_peft_model_state_dict(model, save_embedding_layers=False) if is_adapter else model.state_dict()
-    check_names(state.keys() - given.keys(), given.keys() - state.keys(), len(state))
-    taken = dict(given)
+    check_names(state.keys() - saved.keys(), saved.keys() - state.keys(), len(state))
+    taken = dict(saved)
     if rows is not None:
         output = f"{PREFIX if is_adapter else ''}{output_layer(model, len(rows))}"
         for name in {f"{output}.weight", f"{output}.bias"} & state.keys():
-            taken[name] = with_rows(state[name], given[name], rows)
+            taken[name] = with_rows(state[name], saved[name], rows)
     for name, tensor in taken.items():
         check_tensor(name, tensor, like=state[name])
     if is_adapter:

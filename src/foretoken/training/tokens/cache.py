@@ -127,13 +127,13 @@ def size_limit() -> int:
 
 def keep_below(limit: int, root: Path, *, newest: Path) -> None:
     """Remove the least recently used entries until the rest is within the limit; the newest one stays."""
-    found = []
+    files = []
     for path in entry_folders(root):
         with suppress(OSError):  # another process has removed it
             used = (path / ENTRY if (path / ENTRY).exists() else path).stat().st_mtime
-            found.append((path == newest, used, path, sum(file.stat().st_size for file in path.iterdir())))
-    total = sum(size for *_, size in found)
-    for *_, path, size in sorted(found):
+            files.append((path == newest, used, path, sum(file.stat().st_size for file in path.iterdir())))
+    total = sum(size for *_, size in files)
+    for *_, path, size in sorted(files):
         if total <= limit:
             return
         log.debug("%s: removed, as the cache is beyond its limit of %d bytes", path, limit)

@@ -43,16 +43,16 @@ def spans(ids: Sequence[int], size: int, overlap: int, ends: Set[int] = frozense
     [(0, 4), (3, 8), (7, 9)]
     """
     stops = [place + 1 for place, token in enumerate(ids) if token in ends]  # behind each sentence
-    found, begin, length = [], 0, len(ids)
+    rows, begin, length = [], 0, len(ids)
     while length - begin > size:
         end = begin + size
         last = bisect_right(stops, end) - 1
         if last >= 0 and stops[last] >= max(begin + overlap + 1, end - size // _LATEST):
             end = stops[last]
-        found.append((begin, end))
+        rows.append((begin, end))
         first = bisect_left(stops, end - overlap)
         begin = stops[first] if first < len(stops) and stops[first] < end else end - overlap
-    return [*found, (begin, length)]
+    return [*rows, (begin, length)]
 
 
 @dataclass(frozen=True)
@@ -127,25 +127,25 @@ def documents_of(inputs: dict[str, Tensor]) -> list[dict[str, Tensor]]:
         return [inputs]
     counts = torch.bincount(inputs["owner"]).tolist()
     rows = rows_at_once(inputs)
-    parts, begin, held = [], 0, 0
+    cuts, begin, held = [], 0, 0
     for document, count in enumerate([*counts, rows + 1]):
         if held and held + count > rows:
-            parts.append((begin, document))
+            cuts.append((begin, document))
             begin, held = document, 0
         held += count
-    return [_part(inputs, counts, *part) for part in parts]
+    return [_part(inputs, counts, *part) for part in cuts]
 
 
 def _part(inputs: dict[str, Tensor], counts: Sequence[int], begin: int, end: int) -> dict[str, Tensor]:
     """Return the documents from ``begin`` to ``end``, without the padding that they do not need."""
     first, chunks = sum(counts[:begin]), sum(counts[begin:end])
     longest = int(inputs["attention_mask"][first : first + chunks].sum(dim=1).max())
-    part = {}
+    batch = {}
     for name, value in inputs.items():
         if len(value) == len(counts):  # a row for each document; or each has one chunk, which is the same
-            part[name] = value[begin:end]
+            batch[name] = value[begin:end]
         else:
             rows = value[first : first + chunks]
-            part[name] = rows[:, :longest] if rows.dim() > 1 else rows
-    part["owner"] = part["owner"] - begin
-    return part
+            batch[name] = rows[:, :longest] if rows.dim() > 1 else rows
+    batch["owner"] = batch["owner"] - begin
+    return batch

@@ -185,9 +185,9 @@ def encode(
     begun = beginnings(texts, tokenizer, max_length, rules.end_token)
     for place in _batches(begun.texts):
         batch = begun.texts[place]
-        found = _tokens(tokenizer, batch)
-        whole = found["input_ids"]
-        cut = [row["input_ids"] for row in cut_rows(found, tokenizer, batch, max_length=max_length)]
+        tokens = _tokens(tokenizer, batch)
+        whole = tokens["input_ids"]
+        cut = [row["input_ids"] for row in cut_rows(tokens, tokenizer, batch, max_length=max_length)]
         lengths.extend(len(_ended(ids, rules.end_token) if _is_odd(ids, rules) else ids) for ids in whole)
         ids_kept = [
             _ended(ids, rules.end_token, max_length) if _is_odd(short, rules) else short
@@ -207,8 +207,8 @@ def token_sequences(texts: Sequence[str], settings: EncodeSettings, *, may_be_em
         BackboneError: a token has no embedding in the model.
     """
     rows: list[list[int]] = []
-    for place in _batches(texts):
-        batch = list(texts[place])
+    for rows_at_once in _batches(texts):
+        batch = list(texts[rows_at_once])
         ids = _tokens(settings.tokenizer, batch, special=False)["input_ids"]
         if not may_be_empty:
             refuse_empty(batch, ids)
@@ -228,18 +228,18 @@ def pair_sequences(
     """
     rows: list[TokenRow] = []
     lengths: list[int] = []
-    for place in _batches(texts, pairs):
-        sides = list(texts[place]), list(pairs[place])
-        found = _tokens(settings.tokenizer, *sides)
-        refuse_empty(sides[0], found["input_ids"])
-        refuse_without_embedding(found["input_ids"], settings.rules)
-        lengths += map(len, found["input_ids"])
-        rows += cut_rows(found, settings.tokenizer, *sides, max_length=settings.max_length)
+    for batch in _batches(texts, pairs):
+        sides = list(texts[batch]), list(pairs[batch])
+        tokens = _tokens(settings.tokenizer, *sides)
+        refuse_empty(sides[0], tokens["input_ids"])
+        refuse_without_embedding(tokens["input_ids"], settings.rules)
+        lengths += map(len, tokens["input_ids"])
+        rows += cut_rows(tokens, settings.tokenizer, *sides, max_length=settings.max_length)
     return rows, lengths
 
 
 def cut_rows(
-    found: BatchEncoding,
+    tokens: BatchEncoding,
     tokenizer: PreTrainedTokenizerBase,
     texts: Sequence[str],
     pairs: Sequence[str] | None = None,
@@ -250,16 +250,18 @@ def cut_rows(
 
     Tokenizers in Python do not know which text a token is of; what is too long is tokenised once more by them.
     """
-    names = ["input_ids", *(["token_type_ids"] if pairs is not None and "token_type_ids" in found else [])]
-    rows = [{name: list(found[name][row]) for name in names} for row in range(len(texts))]
+    names = ["input_ids", *(["token_type_ids"] if pairs is not None and "token_type_ids" in tokens else [])]
+    rows = [{name: list(tokens[name][row]) for name in names} for row in range(len(texts))]
     long = [row for row, values in enumerate(rows) if len(values["input_ids"]) > max_length]
     again = []
     for row in long:
-        places = kept_places(found.sequence_ids(row), max_length, tokenizer.truncation_side) if found.is_fast else None
+        places = (
+            kept_places(tokens.sequence_ids(row), max_length, tokenizer.truncation_side) if tokens.is_fast else None
+        )
         if places is None:
             again.append(row)
         else:
-            rows[row] = {name: [values[place] for place in places] for name, values in rows[row].items()}
+            rows[row] = {name: [values[position] for position in places] for name, values in rows[row].items()}
     if again:
         sides = [None if side is None else [side[row] for row in again] for side in (texts, pairs)]
         short = _tokens(tokenizer, *sides, truncation="longest_first", max_length=max_length)
@@ -297,9 +299,9 @@ def kept_places(owners: Sequence[int | None], max_length: int, side: str) -> lis
         kept = [room, 0]
     first = [count - left if side == "left" else 0 for count, left in zip(counts, kept, strict=True)]
     seen, places = [0, 0], []
-    for place, owner in enumerate(owners):
+    for position, owner in enumerate(owners):
         if owner is None or first[owner] <= seen[owner] < first[owner] + kept[owner]:
-            places.append(place)
+            places.append(position)
         if owner is not None:
             seen[owner] += 1
     return places

@@ -95,8 +95,8 @@ def rows_alone(model: nn.Module) -> Iterator[None]:
 def _words(token: str, tokenizer: PreTrainedTokenizerBase) -> list[int]:
     """Return the tokens of the words in a token's name."""
     text = " ".join(re.findall(r"[^\W_]+", token))
-    found = tokenizer(text, add_special_tokens=False)["input_ids"] if text else []
-    return [number for number in found if number != tokenizer.unk_token_id]
+    ids = tokenizer(text, add_special_tokens=False)["input_ids"] if text else []
+    return [number for number in ids if number != tokenizer.unk_token_id]
 
 
 def _tables(model: PreTrainedModel) -> dict[str, Tensor]:

@@ -76,15 +76,15 @@ def _in_chunks(text: str, rows: list[TokenRow], settings: EncodeSettings, option
 def _pair_in_chunks(text: str, pair: str, rows: list[TokenRow], settings: EncodeSettings) -> PlacedTokens:
     options, most = settings.chunks, settings.max_tokens
     assert options is not None
-    found = settings.tokenizer(text, pair, return_offsets_mapping=True, return_attention_mask=False, verbose=False)
-    owners = found.sequence_ids(0)
+    tokens = settings.tokenizer(text, pair, return_offsets_mapping=True, return_attention_mask=False, verbose=False)
+    owners = tokens.sequence_ids(0)
     kept = list(range(len(owners))) if most is None else kept_places(owners, most, "right") or []
-    owners = [owners[place] for place in kept]
-    in_rows = pair_places(owners, [found["input_ids"][place] for place in kept], settings, options)
-    of_text = [place for place, owner in enumerate(owners) if owner is not None]
-    numbers = {place: number for number, place in enumerate(of_text)}
-    places = [[numbers.get(place, SPECIAL) for place in row] for row in in_rows]
-    stands = [(owners[place], *found["offset_mapping"][kept[place]]) for place in of_text]
+    owners = [owners[position] for position in kept]
+    in_rows = pair_places(owners, [tokens["input_ids"][position] for position in kept], settings, options)
+    of_text = [position for position, owner in enumerate(owners) if owner is not None]
+    numbers = {position: number for number, position in enumerate(of_text)}
+    places = [[numbers.get(position, SPECIAL) for position in row] for row in in_rows]
+    stands = [(owners[position], *tokens["offset_mapping"][kept[position]]) for position in of_text]
     return PlacedTokens(rows, [_span((text, pair)[side], start, end, side) for side, start, end in stands], places)
 
 
@@ -95,15 +95,15 @@ def _whole(text: str, pair: str | None, row: TokenRow, settings: EncodeSettings)
     tokens = tokenizer(*begun, return_offsets_mapping=True, return_attention_mask=False, verbose=False)
     owners, ids = tokens.sequence_ids(0), tokens["input_ids"]
     kept = list(range(len(ids))) if len(ids) <= length else kept_places(owners, length, tokenizer.truncation_side) or []
-    if [ids[place] for place in kept] != row["input_ids"]:  # it had its end token elsewhere, too
-        kept = [place for place in range(len(ids)) if ids[place] != end][: length - 1]
-    of_text = [place for place in kept if owners[place] is not None]
-    numbers = {place: number for number, place in enumerate(of_text)}
-    places = [numbers.get(place, SPECIAL) for place in kept]
+    if [ids[position] for position in kept] != row["input_ids"]:  # it had its end token elsewhere, too
+        kept = [position for position in range(len(ids)) if ids[position] != end][: length - 1]
+    of_text = [position for position in kept if owners[position] is not None]
+    numbers = {position: number for number, position in enumerate(of_text)}
+    places = [numbers.get(position, SPECIAL) for position in kept]
     offsets = tokens["offset_mapping"]
-    stands = [(owners[place], *offsets[place]) for place in of_text]
-    found = [_span(texts[side], start, end, side) for side, start, end in stands]
-    return PlacedTokens([row], found, [places + [SPECIAL] * (length - len(places))])
+    stands = [(owners[position], *offsets[position]) for position in of_text]
+    spans = [_span(texts[side], start, end, side) for side, start, end in stands]
+    return PlacedTokens([row], spans, [places + [SPECIAL] * (length - len(places))])
 
 
 def _span(text: str, start: int, end: int, side: int = 0) -> Span:

@@ -160,7 +160,7 @@ class StateStore:
                 return f"they take {size / 1e9:.1f} GB, and {self.root} has {free / 1e9:.1f} GB left"
         return None
 
-    def add(self, made: Iterable[tuple[Key, Tensor]]) -> Rounding | None:
+    def add(self, stored: Iterable[tuple[Key, Tensor]]) -> Rounding | None:
         """Write the states (N_i, D) of texts as they are made, as one entry.
 
         Returns:
@@ -171,7 +171,7 @@ class StateStore:
 
         def fill(folder: Path) -> JsonObject:
             with (folder / STATES).open("wb") as file:
-                records.extend(self._written(file, made, rounding))
+                records.extend(self._written(file, stored, rounding))
             np.save(folder / INDEX, np.array(records, dtype=_RECORD), allow_pickle=False)
             return {"files": {INDEX: file_digest(folder / INDEX)}, "computed": rounding.computed}
 
@@ -180,10 +180,10 @@ class StateStore:
         return rounding if is_written else None
 
     def _written(
-        self, file: BinaryIO, made: Iterable[tuple[Key, Tensor]], rounding: Rounding
+        self, file: BinaryIO, stored: Iterable[tuple[Key, Tensor]], rounding: Rounding
     ) -> Iterator[tuple[np.void, int, int, int]]:
         start = 0
-        for key, states in made:
+        for key, states in stored:
             raw = rounding.rounded(states).tobytes()
             file.write(raw)
             yield np.void(key), start, start + len(states), zlib.crc32(raw)
@@ -194,14 +194,14 @@ class StateStore:
 
         An entry with states that are not as they were written is removed as a whole, so that it is made again.
         """
-        place = self.places.get(key)
-        if place is None:
+        entry = self.places.get(key)
+        if entry is None:
             return None
-        place.states.seek(place.start * self.bytes_per_token)
-        raw = place.states.read((place.stop - place.start) * self.bytes_per_token)
-        if zlib.crc32(raw) == place.checksum:
+        entry.states.seek(entry.start * self.bytes_per_token)
+        raw = entry.states.read((entry.stop - entry.start) * self.bytes_per_token)
+        if zlib.crc32(raw) == entry.checksum:
             return np.frombuffer(raw, dtype=self.dtype).reshape(-1, self.width)
-        self._drop(place.entry, ValueError("the states of a text are not what was written"))
+        self._drop(entry.entry, ValueError("the states of a text are not what was written"))
         return None
 
     def _drop(self, path: Path, error: Exception) -> None:

@@ -134,33 +134,35 @@ def _pairs_in_chunks(
     chunked, lengths, cut = [], [], 0
     for text, other in zip(*sides, strict=True):
         asked = {"return_attention_mask": False, "return_special_tokens_mask": not tokenizer.is_fast, "verbose": False}
-        found = tokenizer([text], [other], **asked)
-        refuse_empty([text], found["input_ids"])
-        refuse_without_embedding(found["input_ids"], settings.rules)
-        lengths.append(len(found["input_ids"][0]))
-        whole = {name: found[name][0] for name in ("input_ids", "token_type_ids") if name in found}
+        tokens = tokenizer([text], [other], **asked)
+        refuse_empty([text], tokens["input_ids"])
+        refuse_without_embedding(tokens["input_ids"], settings.rules)
+        lengths.append(len(tokens["input_ids"][0]))
+        whole = {name: tokens[name][0] for name in ("input_ids", "token_type_ids") if name in tokens}
         if lengths[-1] <= length:
             chunked.append([whole])
             continue
-        owners = owners_of(found, tokenizer, text)
+        owners = owners_of(tokens, tokenizer, text)
         if most is not None and len(owners) > most:
             kept = kept_places(owners, most, "right") or []
-            owners = [owners[place] for place in kept]
-            whole = {name: [values[place] for place in kept] for name, values in whole.items()}
+            owners = [owners[position] for position in kept]
+            whole = {name: [values[position] for position in kept] for name, values in whole.items()}
         places = pair_places(owners, whole["input_ids"], settings, options)
         cut += lengths[-1] > (most or lengths[-1]) or len(set().union(*places)) < len(owners)
-        chunked.append([{name: [values[place] for place in row] for name, values in whole.items()} for row in places])
+        chunked.append(
+            [{name: [values[position] for position in row] for name, values in whole.items()} for row in places]
+        )
     return chunked, replace(count_lengths(lengths, most, len(partly)), truncated=cut)
 
 
-def owners_of(found: BatchEncoding, tokenizer: PreTrainedTokenizerBase, first: str) -> list[int | None]:
+def owners_of(tokens: BatchEncoding, tokenizer: PreTrainedTokenizerBase, first: str) -> list[int | None]:
     """Return whose each token of a pair is: 0, that of its first text, 1, or None for special ones."""
-    if found.is_fast:
-        return list(found.sequence_ids(0))
+    if tokens.is_fast:
+        return list(tokens.sequence_ids(0))
     # those in Python do not know, and put the tokens of both texts together with special ones
     count = len(tokenizer(first, add_special_tokens=False, verbose=False)["input_ids"])
-    seen = accumulate(not is_special for is_special in found["special_tokens_mask"][0])
-    of_text = zip(found["special_tokens_mask"][0], seen, strict=True)
+    seen = accumulate(not is_special for is_special in tokens["special_tokens_mask"][0])
+    of_text = zip(tokens["special_tokens_mask"][0], seen, strict=True)
     return [None if is_special else int(number > count) for is_special, number in of_text]
 
 
@@ -169,11 +171,13 @@ def pair_places(
 ) -> list[list[int]]:
     """Return which tokens of a pair are in each of its chunks, given whose each is: 0, 1 or None for special ones."""
     longer = 0 if owners.count(0) >= owners.count(1) else 1
-    long, short = ([place for place, owner in enumerate(owners) if owner == side] for side in (longer, 1 - longer))
+    long, short = (
+        [position for position, owner in enumerate(owners) if owner == side] for side in (longer, 1 - longer)
+    )
     room = settings.max_length - owners.count(None)
     short = short[: room // 2]
-    always = {*short, *(place for place, owner in enumerate(owners) if owner is None)}
-    cuts = chunk_spans([ids[place] for place in long], room - len(short), settings, options)
+    always = {*short, *(position for position, owner in enumerate(owners) if owner is None)}
+    cuts = chunk_spans([ids[position] for position in long], room - len(short), settings, options)
     return [sorted({*always, *long[begin:end]}) for begin, end in cuts]
 
 
@@ -185,9 +189,9 @@ def with_offsets(text: str, settings: EncodeSettings) -> tuple[list[int], list[t
     """
     check_offsets(settings)
     given = {"add_special_tokens": False, "return_attention_mask": False, "verbose": False}
-    found = settings.tokenizer(text, return_offsets_mapping=True, **given)
-    refuse_without_embedding([found["input_ids"]], settings.rules)
-    return list(found["input_ids"]), list(found["offset_mapping"])
+    tokens = settings.tokenizer(text, return_offsets_mapping=True, **given)
+    refuse_without_embedding([tokens["input_ids"]], settings.rules)
+    return list(tokens["input_ids"]), list(tokens["offset_mapping"])
 
 
 def check_offsets(settings: EncodeSettings) -> None:
@@ -203,7 +207,7 @@ def special_frame(settings: EncodeSettings, text: str) -> tuple[list[int], list[
     """Return the tokens that the tokenizer puts before and after a text; encoder-decoders end with their end token."""
     whole = settings.tokenizer(text, return_special_tokens_mask=True, verbose=False)
     ids, special = list(whole["input_ids"]), list(whole["special_tokens_mask"])
-    own = [index for index, is_special in enumerate(special) if not is_special]
-    before, after = (ids[: own[0]], ids[own[-1] + 1 :]) if own else (ids, [])
+    inner = [index for index, is_special in enumerate(special) if not is_special]
+    before, after = (ids[: inner[0]], ids[inner[-1] + 1 :]) if inner else (ids, [])
     end = settings.rules.end_token
     return before, [*(token for token in after if token != end), *([] if end is None else [end])]

@@ -53,11 +53,11 @@ def first_tokens(words: Sequence[str], offsets: Sequence[tuple[int, int]]) -> li
     >>> first_tokens(["New", "York", "?"], [(0, 3), (4, 6), (6, 8)])
     [0, 1, -1]
     """
-    found, token, begin = [], 0, 0
+    first, token, begin = [], 0, 0
     for word in words:
         end = begin + len(word)
         while token < len(offsets) and offsets[token][1] <= begin:
             token += 1
-        found.append(token if token < len(offsets) and offsets[token][0] < end else NO_TOKEN)
+        first.append(token if token < len(offsets) and offsets[token][0] < end else NO_TOKEN)
         begin = end + 1
-    return found
+    return first

@@ -200,8 +200,8 @@ def cache_states(
     first = 0 if chosen == "off" else first_trained_layer(model)
     if not first or (is_auto and not (can_leave_layers_out(model) and cache_folder())):
         return
-    given: dict[str, Any] = {"batch_size": options.eval_batch_size, "precision": options.precision}
-    opened = partial(LowerStates.open, model, collator, **given, digests={})
+    settings: dict[str, Any] = {"batch_size": options.eval_batch_size, "precision": options.precision}
+    opened = partial(LowerStates.open, model, collator, **settings, digests={})
     for count in range(first, 0, -1) if is_auto else ():
         states = opened(dtype="float16", count=count)
         if states is not None and states.has(tables):

@@ -159,8 +159,8 @@ def metrics_function(problem: Problem, table: Dataset) -> Callable[[EvalPredicti
         logits, labels = np.asarray(prediction.predictions), np.asarray(prediction.label_ids)
         if not np.isfinite(logits).all():
             return {}  # the loss, which is no number either, ends the training
-        outputs, found = problem.decode(logits, labels)
-        right = problem.labels_of(table) if found is None else found
+        outputs, decoded = problem.decode(logits, labels)
+        right = problem.labels_of(table) if decoded is None else decoded
         return problem.decided_on(outputs, right).measure(outputs, right, groups)
 
     return compute

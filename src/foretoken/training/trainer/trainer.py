@@ -164,8 +164,8 @@ class RecipeTrainer(Trainer):
         batches, items = super().get_batch_samples(epoch_iterator, num_batches, device)
         self.step_items = sum(self.problem.items(batch) for batch in batches)
         if self.args.world_size > 1:
-            own = torch.tensor([self.step_items], device=device)
-            self.step_items = int(self.accelerator.gather(own).sum())
+            count = torch.tensor([self.step_items], device=device)
+            self.step_items = int(self.accelerator.gather(count).sum())
         return batches, items
 
     def compute_loss(
@@ -210,13 +210,13 @@ class RecipeTrainer(Trainer):
         self, model: nn.Module, inputs: Inputs, prediction_loss_only: bool, ignore_keys: list[str] | None = None
     ) -> tuple[Tensor | None, Tensor | None, Tensor | None]:
         """Note the loss with the number of items that it is of; generate texts where they are asked for."""
-        loss, found, labels = super().prediction_step(model, inputs, prediction_loss_only, ignore_keys)
+        loss, outputs, labels = super().prediction_step(model, inputs, prediction_loss_only, ignore_keys)
         if loss is not None:
             self.eval_loss.add(loss, weight=self.problem.items(inputs))
         if self.problem.generates and not prediction_loss_only:
             with torch.no_grad(), self.compute_loss_context_manager():
-                found = self.problem.predict(self.accelerator.unwrap_model(model), self._prepare_inputs(inputs))
-        return loss, found, labels
+                outputs = self.problem.predict(self.accelerator.unwrap_model(model), self._prepare_inputs(inputs))
+        return loss, outputs, labels
 
     def evaluation_loop(
         self,
@@ -245,17 +245,17 @@ class RecipeTrainer(Trainer):
 
     def create_optimizer(self, model: nn.Module | None = None) -> torch.optim.Optimizer:
         """Give the head its own learning rate where the recipe names one."""
-        made = super().create_optimizer(model)
+        optimizer = super().create_optimizer(model)
         rate = self.options.head_learning_rate
         if rate is not None:
             head = {id(parameter) for name, parameter in self.model.named_parameters() if is_head(name, self.model)}
             groups = []
-            for group in made.param_groups:
+            for group in optimizer.param_groups:
                 of_head = [parameter for parameter in group["params"] if id(parameter) in head]
                 others = [parameter for parameter in group["params"] if id(parameter) not in head]
                 groups += [group | {"params": others}, group | {"params": of_head, "lr": rate}]
-            made.param_groups[:] = [group for group in groups if group["params"]]
-        return made
+            optimizer.param_groups[:] = [group for group in groups if group["params"]]
+        return optimizer
 
     def create_scheduler(
         self, num_training_steps: int, optimizer: torch.optim.Optimizer | None = None
@@ -279,9 +279,9 @@ class RecipeTrainer(Trainer):
         if not math.isfinite(loss):
             self._end_diverged(loss)
             return False
-        given = {f"eval_{metric}": math.nan} | metrics
-        is_best = super()._determine_best_metric(given, trial)
-        if not math.isnan(given[f"eval_{metric}"]):
+        scores = {f"eval_{metric}": math.nan} | metrics
+        is_best = super()._determine_best_metric(scores, trial)
+        if not math.isnan(scores[f"eval_{metric}"]):
             return is_best
         if not self.is_undefined_said:
             log.warning(
