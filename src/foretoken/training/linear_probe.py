@@ -74,7 +74,7 @@ def fit_probe(
         losses = [result.held_out_loss(strength) for result in parts]
         sizes = [len(result.rows) for result in parts]
         average = sum(value * size for value, size in zip(losses, sizes, strict=True)) / sum(sizes)
-        tried.append((average, strength, torch.cat([result.found for result in parts])))
+        tried.append((average, strength, torch.cat([result.predicted for result in parts])))
         best = min(range(len(tried)), key=lambda number: tried[number][0])
         if len(tried) - 1 - best >= _WORSE:
             break
@@ -99,7 +99,7 @@ class _Part:
     rows: Tensor
     loss: Loss
     start: tuple[Tensor, Tensor]
-    found: Tensor
+    predicted: Tensor
 
     @classmethod
     def of(cls, x: Tensor, labels: Tensor, loss: Loss, outputs: int, fold: Sequence[int], one_scale: bool) -> _Part:
@@ -115,8 +115,8 @@ class _Part:
         """Fit the others and return the mean loss of the fold."""
         self.start = _minimum(self.x, self.spread, self.labels, self.loss, strength, self.start, gtol=1e-5)
         weight, bias = self.start
-        self.found = self.held @ weight + bias
-        return float(self.loss(self.found, self.held_labels))
+        self.predicted = self.held @ weight + bias
+        return float(self.loss(self.predicted, self.held_labels))
 
 
 def _zeros(x: Tensor, outputs: int) -> tuple[Tensor, Tensor]:

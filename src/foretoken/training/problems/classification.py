@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from abc import abstractmethod
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, ClassVar
@@ -105,6 +106,27 @@ class ClassProblem(TextProblem):
         """Return the problem with this decision."""
         return replace(self, decision=decision)
 
+    def probability_columns(self, outputs: Outputs) -> dict[str, object]:
+        """Return a column for the probabilities of each label."""
+        return {f"prob_{name}": np.asarray(outputs)[:, index] for index, name in enumerate(self.labels)}
+
+    def probabilities_in(self, table: Mapping[str, Outputs]) -> np.ndarray:
+        """Return the probabilities [n, C] in the columns of a table."""
+        return np.column_stack([np.asarray(table[f"prob_{name}"], dtype=np.float64) for name in self.labels])
+
+    def to_json(self, outputs: Outputs, rows: Table) -> list[dict[str, object]]:
+        """Return the answer to each row, and all probabilities."""
+        answers = zip(np.asarray(outputs).tolist(), self.answered(outputs), strict=True)
+        return [
+            self.answer(row, numbers)
+            | {"probabilities": {label: round(value, 6) for label, value in zip(self.labels, row, strict=True)}}
+            for row, numbers in answers
+        ]
+
+    @abstractmethod
+    def answer(self, row: Sequence[float], numbers: Sequence[int]) -> dict[str, object]:
+        """Return the answer to a document with these probabilities and numbers of answered labels."""
+
 
 @dataclass(frozen=True)
 class Classification(ClassProblem):
@@ -172,34 +194,21 @@ class Classification(ClassProblem):
         if self.rule is None:
             return self
         costs = self.rule.cost
-        chosen = fit_weights(outputs, labels) if costs is None else cost_weights(costs, self.labels)
-        return replace(self, decision=chosen)
+        fitted = fit_weights(outputs, labels) if costs is None else cost_weights(costs, self.labels)
+        return replace(self, decision=fitted)
 
     def columns(self, outputs: Outputs, labels: Outputs) -> dict[str, object]:
         """Return label, prediction and a probability per label."""
-        outputs = np.asarray(outputs)
-        return {
-            "label": [self.labels[index] for index in labels],
-            "prediction": [self.labels[index] for index in self.decided(outputs)],
-        } | {f"prob_{name}": outputs[:, index] for index, name in enumerate(self.labels)}
+        answers = {"label": labels, "prediction": self.decided(outputs)}
+        names = {key: [self.labels[index] for index in numbers] for key, numbers in answers.items()}
+        return {**names, **self.probability_columns(outputs)}
 
     def from_columns(self, table: Mapping[str, Outputs]) -> tuple[Outputs, Outputs]:
         """Return probabilities [n, C] and class numbers [n]."""
         places = {name: index for index, name in enumerate(self.labels)}
-        outputs = np.column_stack([np.asarray(table[f"prob_{name}"], dtype=np.float64) for name in self.labels])
-        return outputs, np.array([places[str(label)] for label in table["label"]])
+        return self.probabilities_in(table), np.array([places[str(label)] for label in table["label"]])
 
-    def to_json(self, outputs: Outputs, rows: Table) -> list[dict[str, object]]:
+    def answer(self, row: Sequence[float], numbers: Sequence[int]) -> dict[str, object]:
         """Return label, its probability, and all probabilities."""
-        return [
-            self.answer(row, best)
-            for row, best in zip(np.asarray(outputs).tolist(), self.decided(outputs), strict=True)
-        ]
-
-    def answer(self, row: Sequence[float], best: int) -> dict[str, object]:
-        """Return what is said of a document with these probabilities, whose class is this one."""
-        return {
-            "label": self.labels[best],
-            "probability": round(row[best], 6),
-            "probabilities": {label: round(value, 6) for label, value in zip(self.labels, row, strict=True)},
-        }
+        (best,) = numbers
+        return {"label": self.labels[best], "probability": round(row[best], 6)}

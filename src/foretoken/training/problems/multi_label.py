@@ -121,8 +121,8 @@ class MultiLabel(ClassProblem):
             return self
         if rule.cost is not None:
             return replace(self, decision=cost_thresholds(rule.cost, self.labels))
-        decision = fit_thresholds(outputs, labels, average=rule.average, per_label=rule.thresholds == "label")
-        return replace(self, decision=decision)
+        fitted = fit_thresholds(outputs, labels, average=rule.average, per_label=rule.thresholds == "label")
+        return replace(self, decision=fitted)
 
     def scores_of(self, outputs: Outputs, labels: Outputs, groups: Sequence[str] | None = None) -> dict[str, float]:
         """Return the metrics of several labels."""
@@ -144,26 +144,13 @@ class MultiLabel(ClassProblem):
 
     def columns(self, outputs: Outputs, labels: Outputs) -> dict[str, object]:
         """Return the right and the predicted labels, and a probability per label."""
-        outputs = np.asarray(outputs)
-        return {"label": self.names(np.asarray(labels)), "prediction": self.names(self.decided(outputs))} | {
-            f"prob_{name}": outputs[:, index] for index, name in enumerate(self.labels)
-        }
+        names = {"label": self.names(np.asarray(labels)), "prediction": self.names(self.decided(outputs))}
+        return {**names, **self.probability_columns(outputs)}
 
     def from_columns(self, table: Mapping[str, Outputs]) -> tuple[Outputs, Outputs]:
         """Return probabilities [n, L], and labels 0 and 1 [n, L]."""
-        outputs = np.column_stack([np.asarray(table[f"prob_{name}"], dtype=np.float64) for name in self.labels])
-        return outputs, self._held(table["label"])
-
-    def to_json(self, outputs: Outputs, rows: Table) -> list[dict[str, object]]:
-        """Return the labels, the likeliest one first, and all probabilities."""
-        return [
-            self.answer(row, numbers)
-            for row, numbers in zip(np.asarray(outputs).tolist(), self.answered(outputs), strict=True)
-        ]
+        return self.probabilities_in(table), self._held(table["label"])
 
     def answer(self, row: Sequence[float], numbers: Sequence[int]) -> dict[str, object]:
-        """Return what is said of a document with these probabilities and numbers of labels."""
-        return {
-            "labels": [self.labels[index] for index in numbers],
-            "probabilities": {label: round(value, 6) for label, value in zip(self.labels, row, strict=True)},
-        }
+        """Return the labels, the likeliest one first."""
+        return {"labels": [self.labels[index] for index in numbers]}

@@ -98,7 +98,7 @@ def remove_entry(path: Path) -> None:
 
 
 def remove_damaged(path: Path, error: Exception) -> None:
-    """Say that an entry is damaged and remove it, unless another process has removed it."""
+    """Remove a damaged entry with a warning, unless another process has removed it."""
     if not path.is_dir():
         return
     log.warning("%s: what is cached there is damaged (%s) and is made again", path, _reason(error))
@@ -107,7 +107,7 @@ def remove_damaged(path: Path, error: Exception) -> None:
 
 
 def size_limit() -> int:
-    """Return how many bytes the cache may take: $FORETOKEN_CACHE_LIMIT, or 10 GB.
+    """Return the largest size of the cache in bytes: $FORETOKEN_CACHE_LIMIT, or 10 GB.
 
     Raises:
         ConfigError: the variable is no size.
@@ -119,10 +119,10 @@ def size_limit() -> int:
     text = os.environ.get(LIMIT_VARIABLE, "").strip()
     if not text:
         return DEFAULT_LIMIT
-    found = re.fullmatch(r"(\d{1,15}(?:\.\d{1,9})?)\s*([kmgt]?b)?", text.lower(), re.ASCII)
-    if found is None:
+    match = re.fullmatch(r"(\d{1,15}(?:\.\d{1,9})?)\s*([kmgt]?b)?", text.lower(), re.ASCII)
+    if match is None:
         raise ConfigError(f"{LIMIT_VARIABLE}: got {quoted(text)}, expected a size, e.g. 500MB or 10GB")
-    return int(float(found[1]) * _UNITS[found[2] or ""])
+    return int(float(match[1]) * _UNITS[match[2] or ""])
 
 
 def keep_below(limit: int, root: Path, *, newest: Path) -> None:
@@ -149,7 +149,7 @@ def _say_unusable(folder: Path, reason: str) -> None:
 
 @cache
 def code_digest(parts: tuple[str, ...]) -> str:
-    """Return a digest of code that makes entries: a change of it makes other entries."""
+    """Return a digest of the code that computes entries, so that a change of it makes old entries invalid."""
     root = Path(__file__).parents[2]
     files = sorted(file for part in parts for file in (root / part).rglob("*.py"))
     return _digest([__version__, *(f"{file.relative_to(root)} {file_digest(file)}" for file in files)])

@@ -1,4 +1,4 @@
-"""Where in a document the tokens stand that a model reads of it."""
+"""The places in a document of the tokens that a model reads."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ SPECIAL = -1  # the place of a token that is not of the text
 
 @dataclass(frozen=True)
 class Span:
-    """A piece of a document: its first character, the one behind its last, and 1 for the second text of a pair."""
+    """A piece of a document: its first character, the one after its last, and 1 for the second text of a pair."""
 
     start: int
     end: int
@@ -30,11 +30,11 @@ class Span:
 
 @dataclass(frozen=True)
 class PlacedTokens:
-    """What a model reads of a document, and where that stands.
+    """The tokens that a model reads of a document, and their places in it.
 
     Attributes:
-        rows: the document, or its chunks, as the model reads them.
-        spans: where each token of the text stands.
+        rows: the tokens of the document, or of its chunks.
+        spans: the span of each token of the text.
         places: for every token of every row the number of its span, or :data:`SPECIAL`.
     """
 
@@ -44,7 +44,7 @@ class PlacedTokens:
 
 
 def place_tokens(text: str, pair: str | None, settings: EncodeSettings) -> PlacedTokens:
-    """Return what a model reads of a text, or a pair, and where it stands.
+    """Return the tokens that a model reads of a text or pair, and their places.
 
     Raises:
         BackboneError: the tokenizer does not tell where its tokens are.
@@ -95,7 +95,7 @@ def _whole(text: str, pair: str | None, row: TokenRow, settings: EncodeSettings)
     tokens = tokenizer(*begun, return_offsets_mapping=True, return_attention_mask=False, verbose=False)
     owners, ids = tokens.sequence_ids(0), tokens["input_ids"]
     kept = list(range(len(ids))) if len(ids) <= length else kept_places(owners, length, tokenizer.truncation_side) or []
-    if [ids[position] for position in kept] != row["input_ids"]:  # it had its end token elsewhere, too
+    if [ids[position] for position in kept] != row["input_ids"]:  # the text contains the end token
         kept = [position for position in range(len(ids)) if ids[position] != end][: length - 1]
     of_text = [position for position in kept if owners[position] is not None]
     numbers = {position: number for number, position in enumerate(of_text)}
@@ -107,7 +107,7 @@ def _whole(text: str, pair: str | None, row: TokenRow, settings: EncodeSettings)
 
 
 def _span(text: str, start: int, end: int, side: int = 0) -> Span:
-    """Return the span of a token without the blanks around it, unless there is nothing else."""
+    """Return the span of a token without the blanks around it, unless it is blank."""
     token = text[start:end]
     if token.isspace():
         return Span(start, end, side)

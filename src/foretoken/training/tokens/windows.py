@@ -46,9 +46,9 @@ class Windows:
 
 
 def first_tokens(words: Sequence[str], offsets: Sequence[tuple[int, int]]) -> list[int]:
-    """Return each word's first token, given every token's begin and end in the words joined by single blanks.
+    """Return the first token of each word, given begin and end of every token in the words joined by single blanks.
 
-    A token of the blank alone is no word's. A word without tokens has :data:`NO_TOKEN`.
+    A token that is only a blank belongs to no word. A word without tokens has :data:`NO_TOKEN`.
 
     >>> first_tokens(["New", "York", "?"], [(0, 3), (4, 6), (6, 8)])
     [0, 1, -1]
