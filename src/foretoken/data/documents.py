@@ -14,18 +14,12 @@ from foretoken.data.problems import CLASSIFICATION
 from foretoken.errors import DataError, did_you_mean, one_line
 
 SPLITS = ("train", "validation", "test")
-SPLIT_ALIASES = {
-    "train": "train",
-    "training": "train",
-    "validation": "validation",
-    "valid": "validation",
-    "val": "validation",
-    "dev": "validation",
-    "devel": "validation",
-    "testa": "validation",  # of CoNLL
-    "test": "test",
-    "testb": "test",
+_NAMES = {
+    "train": ("train", "training"),
+    "validation": ("validation", "valid", "val", "dev", "devel", "testa"),  # testa and testb of CoNLL
+    "test": ("test", "testb"),
 }
+SPLIT_ALIASES = {alias: split for split, aliases in _NAMES.items() for alias in aliases}
 _SPLIT_WORD = re.compile(f"(?<![a-z])({'|'.join(SPLIT_ALIASES)})(?![a-z])")
 _log = logging.getLogger(__name__)
 _SHOWN = 5
