@@ -89,7 +89,7 @@ def fit_probe(
 
 @dataclass
 class _Part:
-    """One fold: the others, standardised, to fit, and itself to measure; each strength starts where the last ended."""
+    """One fold: the standardised documents of the others, and its own; each fit starts where the last one ended."""
 
     x: Tensor
     spread: Tensor
@@ -108,8 +108,8 @@ class _Part:
         others[rows] = False
         frame = _Frame.of(x[others], one_scale)
         rest, held = frame.apply(x[others]), frame.apply(x[rows])
-        own = labels[others], held, labels[rows]
-        return cls(rest, frame.spread, *own, rows, loss, _zeros(rest, outputs), held[:, :0])
+        start = _zeros(rest, outputs)
+        return cls(rest, frame.spread, labels[others], held, labels[rows], rows, loss, start, held[:, :0])
 
     def held_out_loss(self, strength: float) -> float:
         """Fit the others and return the mean loss of the fold."""
@@ -159,7 +159,7 @@ class _Frame:
         return (x - self.mean) / self.scale @ self.axes
 
     def undone(self, weight: Tensor, bias: Tensor) -> tuple[Tensor, Tensor]:
-        """Return weights and bias of the features as they were given."""
+        """Return weights and bias for the original features."""
         weight = self.axes @ weight / self.scale[:, None]
         return weight, bias - self.mean @ weight
 

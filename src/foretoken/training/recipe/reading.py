@@ -54,7 +54,7 @@ def parse_yaml(text: str, texts: Collection[str] = (), *, of_text: bool = False)
 
 
 class _YamlReader:
-    """Makes values of PyYAML's events."""
+    """Converts the events of PyYAML to values."""
 
     def __init__(self, text: str, texts: Collection[str], of_text: bool) -> None:
         self.events: Any = yaml.parse(text, Loader=yaml.SafeLoader)
@@ -110,7 +110,7 @@ class _YamlReader:
 
 
 def _checked(value: Any, depth: int = 1, size: int = 0) -> int:
-    """Return how many characters and values there are with what was counted before, an alias being what it is of."""
+    """Return the number of characters and values, added to ``size``; an alias counts as its value."""
     size += 1 + len(value) if isinstance(value, str) else 1
     if depth > DEEPEST:
         raise yaml.YAMLError(_TOO_DEEP)
@@ -123,7 +123,7 @@ def _checked(value: Any, depth: int = 1, size: int = 0) -> int:
 
 
 def _scalar(event: Any, *, of_text: bool) -> object:
-    """Return what a scalar is: quoted or with a tag, a text; else what it looks like, of a text null alone."""
+    """Return the value of a scalar: a text if quoted or tagged, else by its form; ``of_text``: null or a text."""
     text = event.value
     convert = next((of for looks, of in _SCALARS[: 1 if of_text else None] if re.fullmatch(looks, text)), str)
     if convert is str or event.tag or not event.implicit[0]:
@@ -140,7 +140,7 @@ def _refuse(problem: str, at: Any) -> NoReturn:
 def read_yaml(
     path: Path, texts: Collection[str] = (), *, what: str = "recipe", keys: str = "keys model, data and method"
 ) -> dict[str, Any]:
-    """Read a recipe or sweep file; one that is missing, unreadable or empty, or a folder, is a RecipeError.
+    """Read a recipe or sweep file; raise a RecipeError if it is missing, unreadable or empty.
 
     See :func:`parse_yaml` for ``texts``.
     """
@@ -162,7 +162,7 @@ def read_yaml(
 
 
 def parse_overrides(arguments: Sequence[str], texts: Mapping[str, bool]) -> dict[str, Any]:
-    """Read ``--a.b value`` and ``--a.b=value`` pairs; values are YAML but for texts, which are what stands there.
+    """Read ``--a.b value`` and ``--a.b=value`` pairs; values are YAML, except texts, which are taken literally.
 
     Args:
         arguments: the words of the command line.

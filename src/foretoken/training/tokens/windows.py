@@ -7,12 +7,12 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from itertools import pairwise
 
-NO_TOKEN = -1  # the place of a word that the tokenizer makes nothing of
+NO_TOKEN = -1  # the place of a word without tokens
 
 
 @dataclass(frozen=True)
 class Windows:
-    """A run of tokens in windows.
+    """A sequence of tokens in windows.
 
     Attributes:
         spans: begin and end of every window.
@@ -32,9 +32,9 @@ class Windows:
         return cls(tuple((begin, min(begin + size, length)) for begin in begins))
 
     def locate(self, position: int) -> tuple[int, int]:
-        """Return the window in which a token sees most on the side where it sees less, and its place in there.
+        """Return the window in which a token has most context on its shorter side, and its place in the window.
 
-        Two windows change over in the middle of what they share; where the text itself ends, nothing is missing.
+        Two windows are divided in the middle of their overlap.
 
         >>> windows = Windows.over(10, 4, 2)
         >>> [windows.locate(position) for position in range(10)]
