@@ -5,7 +5,7 @@ import torch
 
 from foretoken.errors import BackboneError
 from foretoken.exporting.checking import check, differences, expected_of
-from foretoken.exporting.graph import Graph, Sample, traced
+from foretoken.exporting.graph import Graph, traced
 from foretoken.exporting.onnx_file import check_onnx, run_onnx, session_of, write_onnx
 
 from support import tiny
@@ -45,7 +45,7 @@ def sample(family, size, length):
     mask = torch.ones_like(ids)
     if size > 1:
         ids[1, length // 2 :], mask[1, length // 2 :] = tiny.config_of(family).pad_token_id, 0
-    return Sample({"input_ids": ids, "attention_mask": mask})
+    return {"input_ids": ids, "attention_mask": mask}
 
 
 @pytest.mark.parametrize(("cell_method", "cell_family"), EXPORTED)
@@ -58,7 +58,7 @@ def test_onnxruntime_computes_what_the_model_does(cell_method, cell_family, tmp_
     session = session_of(file, threads=1)
     others = [sample(cell_family, *size) for size in ((1, 7), (3, 29), (2, 40), *LONGER.get(cell_family, ()))]
     expected = expected_of(graph, others)
-    assert differences(lambda one: run_onnx(session, one.inputs), others, expected) <= 1e-4
+    assert differences(lambda one: run_onnx(session, one), others, expected) <= 1e-4
 
 
 def test_a_decoders_prefix_is_a_constant_of_the_graph():

@@ -1,4 +1,4 @@
-"""Rows that are not usable: an error that names the first, or set aside and listed."""
+"""Unusable rows, which raise an error or are left out and listed."""
 
 from __future__ import annotations
 
@@ -13,12 +13,12 @@ from foretoken.errors import DataError
 
 _log = logging.getLogger(__name__)
 MOST_LISTED = 1000  # bad rows in a record
-ERROR, DROP = "error", "drop"  # what rows that are not usable come to
+ERROR, DROP = "error", "drop"  # policies for unusable rows
 
 
 @dataclass(frozen=True)
 class BadRow:
-    """A row that is not usable: its number among all of its source, from 0, its id, where it is, and why."""
+    """An unusable row: its number in its source, from 0, its id, its place, and the reason."""
 
     number: int
     id: str
@@ -27,7 +27,7 @@ class BadRow:
 
 
 class UsedIds:
-    """The ids of the rows so far, 8 bytes of each: of 5 million rows they take 40 MB.
+    """The ids of earlier rows, as hashes of 8 bytes: 5 million rows take 40 MB.
 
     >>> used = UsedIds()
     >>> used.add(["a", "b"]), used.add(["c", "a"])
@@ -35,11 +35,11 @@ class UsedIds:
     """
 
     def __init__(self) -> None:
-        self._sorted: list[Any] = []  # each at least twice as long as the next
+        self._sorted: list[Any] = []  # sorted arrays, each at least twice as long as the next
 
     def add(self, ids: Sequence[str]) -> list[bool]:
-        """Take ids that differ from each other, and tell for each whether it was there before."""
-        import numpy as np  # not above: the help of a command needs none
+        """Add different ids, and return for each whether it was added before."""
+        import numpy as np  # here, so that the help of a command does not import it
 
         digests = b"".join(blake2b(name.encode(), digest_size=8).digest() for name in ids)
         numbers = np.frombuffer(digests, dtype=np.uint64)
@@ -55,15 +55,15 @@ class UsedIds:
 
 @dataclass
 class BadRows:
-    """The rows that are not usable: an error that names the first, or set aside.
+    """The unusable rows of a source, and the policy for them.
 
     Attributes:
-        policy: ``error`` or ``drop``.
-        remedy: the option that sets them aside, for the error; None where there is none.
-        rows: those that were set aside.
-        total: how many rows were read, with them.
-        start: how many rows of their source are in earlier pieces of it.
-        used_ids: of the earlier pieces; None: the source is read at once.
+        policy: ``error`` to raise an error that names the first, ``drop`` to leave them out.
+        remedy: the option that leaves them out, for the error; None if there is none.
+        rows: the rows that were left out.
+        total: number of rows read, including these.
+        start: number of rows in earlier pieces of the source.
+        used_ids: ids of the earlier pieces; None if the source is read at once.
     """
 
     policy: str = ERROR
@@ -74,10 +74,10 @@ class BadRows:
     used_ids: UsedIds | None = None
 
     def set_aside(self, rows: Sequence[BadRow], count: int) -> None:
-        """Take the bad ones of so many rows of a source.
+        """Add the unusable rows among ``count`` rows.
 
         Raises:
-            DataError: they are an error, or there are no others.
+            DataError: the policy is ``error``, and there are any.
         """
         total = self.start + count
         if rows and self.policy == ERROR:
@@ -88,7 +88,7 @@ class BadRows:
         self.total += count
 
     def summary(self) -> dict[str, Any]:
-        """Return what a record says of the rows that were set aside, and log it; an empty one where there are none."""
+        """Return the record's entry on the rows that were left out, and log it; empty if there are none."""
         if not self.rows:
             return {}
         reasons = shown([row.reason for row in self.rows])

@@ -1,4 +1,4 @@
-"""What labels must be for a run to make sense: there is something to learn, and no split knows more than train."""
+"""Checks of labels: train has enough classes to learn, and the other splits have no others."""
 
 from __future__ import annotations
 
@@ -21,12 +21,12 @@ _log = logging.getLogger(__name__)
 
 
 def names_of(corpus: Corpus, positive: str | None = None) -> list[str]:
-    """Return the classes or tags of train, or the names of several numbers, in order; none for other problems.
+    """Return the classes or tags of train, or the names of several targets, in order; empty for other problems.
 
-    Of two classes the positive one is last: ``positive``, or that of the task, or else the rarer one.
+    The positive class of two is last: ``positive``, or the task's, or else the rarer one.
 
     Raises:
-        DataError: there is no train split, or nothing can be learned from its labels.
+        DataError: there is no train split, or its labels are all the same.
         ConfigError: ``positive`` is not one of two classes.
     """
     if "train" not in corpus.splits:
@@ -45,9 +45,9 @@ def names_of(corpus: Corpus, positive: str | None = None) -> list[str]:
 
 
 def tag_names(splits: Mapping[str, Sequence[TaggedExample]]) -> list[str]:
-    """Return the tags of train: ``O``, then ``B-`` and ``I-`` of every type of entity, whether train has both or not.
+    """Return the tags of train: ``O``, then ``B-`` and ``I-`` of every type of entity, even if train lacks one of both.
 
-    Tags that mark no entities are themselves.
+    Tags that mark no entities are returned as they are.
 
     Raises:
         DataError: another split has a type or tag that train lacks, or train has no two different tags.
@@ -74,7 +74,7 @@ def tag_names(splits: Mapping[str, Sequence[TaggedExample]]) -> list[str]:
 
 
 def keep_labels(corpus: Corpus, labels: Sequence[str] | None) -> Corpus:
-    """Return the corpus with the documents of these classes only.
+    """Return the corpus with only the documents of these classes.
 
     Raises:
         DataError: no document has one of the classes.
@@ -97,9 +97,9 @@ def keep_labels(corpus: Corpus, labels: Sequence[str] | None) -> Corpus:
 
 
 def merge_rare(corpus: Corpus, options: DataOptions) -> tuple[Corpus, dict[str, int]]:
-    """Return the corpus with the classes of fewer than ``min_documents`` left out, or as ``other``; and their sizes.
+    """Return the corpus with classes of fewer than ``min_documents`` left out or renamed to ``other``, and their sizes.
 
-    Different documents of train count; with folds, which pool the splits, of all of them.
+    The different documents of train count; with folds, those of all splits.
     """
     if options.min_documents is None or not PROBLEMS[corpus.problem].has_classes:
         return corpus, {}
@@ -112,7 +112,7 @@ def merge_rare(corpus: Corpus, options: DataOptions) -> tuple[Corpus, dict[str, 
     def different(label: str) -> int:
         if has_sets:
             return counts.get(label, 0)
-        # where all share their text or group with documents of other classes, none is the first of a group
+        # a class whose documents all share text or group with other classes is the first of no group
         alone = groups.get(label) or groups_by_class([item for item in documents if item.label == label]).get(label)
         return len(alone or ())
 
@@ -135,9 +135,9 @@ def merge_rare(corpus: Corpus, options: DataOptions) -> tuple[Corpus, dict[str, 
 
 
 def _changed(corpus: Corpus, names: Mapping[str, str | None]) -> dict[str, Sequence[Document]]:
-    """Return the splits with other names of some classes.
+    """Return the splits with some classes renamed.
 
-    With None a document of one class is left out, and one of several only loses it.
+    For the name None, a document of one class is left out, and one of several classes only loses it.
     """
 
     def changed(document: Document) -> Document | None:
@@ -162,7 +162,7 @@ def _refuse_too_few(left: Collection[str], options: DataOptions) -> None:
 
 
 def refuse_labels_beyond_train(splits: Mapping[str, Sequence[Document]], names: Sequence[str]) -> None:
-    """Raise a DataError when a split has a class that train has not."""
+    """Raise a DataError if a split has a class that train lacks."""
     known = set(names)
     for split, documents in splits.items():
         unknown = sort_labels(name for document in documents for name in document.classes if name not in known)
@@ -176,7 +176,7 @@ def refuse_labels_beyond_train(splits: Mapping[str, Sequence[Document]], names: 
 
 
 def refuse_unknown(problem: str, names: Sequence[str], example: Example) -> None:
-    """Raise a DataError for an example with a class or tag that is none of the names."""
+    """Raise a DataError if an example has a class or tag that is not among the names."""
     what, labels_of = _LABELS.get(PROBLEMS[problem].answer, ("", lambda _: ()))
     for label in labels_of(example):
         if label not in names:
@@ -194,7 +194,7 @@ _LABELS: dict[Answer, tuple[str, Callable[[Any], Iterable[str]]]] = {
 
 
 def _classes(corpus: Corpus) -> list[str]:
-    """Return the classes of train, in order; a class without training documents has no name."""
+    """Return the classes that training documents have, in order."""
     present = {name for document in corpus.splits["train"] for name in document.classes}
     names = [name for name in corpus.label_names or sort_labels(present) if name in present]
     if len(names) < 2:
@@ -206,7 +206,7 @@ def _classes(corpus: Corpus) -> list[str]:
 
 
 def _positive_last(names: list[str], corpus: Corpus, positive: str | None) -> list[str]:
-    """Return the names with the positive one of two last, and say which it is and why."""
+    """Return the names with the positive one of two last, and log which it is and why."""
     if positive is not None and len(names) != 2:
         raise ConfigError(
             f"data.positive: got {positive!r}, but train has {len(names)} classes ({shown(names)}), not two; leave it "
@@ -236,5 +236,5 @@ def _refuse_one_value(documents: Sequence[Document], columns: Sequence[str]) -> 
     for number, column in enumerate(columns):
         values = {row[number] for row in rows}
         if len(values) < 2:
-            found = f"the one value {next(iter(values)):g}" if values else "no documents"
-            raise DataError(f"train has {found}; regression needs at least two different values: check {column}")
+            what = f"the one value {next(iter(values)):g}" if values else "no documents"
+            raise DataError(f"train has {what}; regression needs at least two different values: check {column}")

@@ -1,4 +1,4 @@
-"""The columns of one's own data: those of the options, or else those that names or contents leave no doubt about."""
+"""The columns of the user's own data: those of the options, or those found by their names and contents."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ import logging
 import re
 import shlex
 from collections import Counter
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from itertools import chain, islice
 from pathlib import Path
@@ -44,13 +44,13 @@ Kind = Literal["empty", "lists", "dates", "numbers", "texts", "classes", "others
 
 @dataclass(frozen=True)
 class Look:
-    """What the values of a column look like.
+    """The kind of values in a column.
 
     Attributes:
-        name: the column's.
-        kind: of what most values are.
-        values: how many rows have which value.
-        words: words in a value, on average.
+        name: name of the column.
+        kind: kind of most values.
+        values: counts of the values.
+        words: average number of words in a value.
     """
 
     name: str
@@ -59,7 +59,7 @@ class Look:
     words: float
 
     def __str__(self) -> str:
-        """Say it in a few words."""
+        """Describe the column in a few words."""
         common = ", ".join(f"{value!r} {count}" for value, count in self.values.most_common(3))
         said: dict[Kind, str] = {
             "empty": "empty",
@@ -74,10 +74,10 @@ class Look:
 
 
 def own_columns(options: DataOptions) -> ColumnNames:
-    """Return the columns of one's own data: those of the options, or those of the training data that leave no doubt.
+    """Return the columns of the user's own data: those of the options, or those found in the training data.
 
     Raises:
-        DataError: there is a doubt; the message has the options that end it, to be copied.
+        DataError: the columns are not certain; the message has the options to set.
     """
     if PROBLEMS[options.problem].rows is Rows.WORDS:
         return _tag_columns(options)
@@ -98,7 +98,7 @@ def own_columns(options: DataOptions) -> ColumnNames:
 
 
 def named_columns(columns: ColumnNames) -> list[str]:
-    """Return the columns of the group and of the text's template, some of which a row may lack, but not all rows."""
+    """Return the columns of the group and of the text's template, which single rows may lack."""
     return [
         *map(str, columns.template.columns if columns.template else ()),
         *([columns.group] if columns.group else []),
@@ -110,16 +110,16 @@ def _is_said(options: DataOptions, name: str) -> bool:
 
 
 def changed(options: DataOptions, columns: ColumnNames) -> dict[str, str]:
-    """Return the options whose columns were found, with these."""
+    """Return the options whose columns were found, with the names of these columns."""
     before, after = ((str(names.text), str(names.label)) for names in (options.columns, columns))
     return {name: new for name, old, new in zip(_OPTIONS, before, after, strict=True) if new != old}
 
 
 def read_as(options: DataOptions, looks: Sequence[Look]) -> dict[str | None, str]:
-    """Return what the columns of one's own table are read as, by their names.
+    """Return the role of each column of the user's own table, such as ``text`` or ``label``.
 
     Raises:
-        DataError: there is a doubt; the message has the options that end it, to be copied.
+        DataError: the columns are not certain; the message has the options to set.
     """
     columns = own_columns(options)
     if PROBLEMS[options.problem].rows is Rows.WORDS and looks:
@@ -131,35 +131,36 @@ def read_as(options: DataOptions, looks: Sequence[Look]) -> dict[str | None, str
 
 
 def looks_of(rows: Sequence[Mapping[str, Any]]) -> list[Look]:
-    """Return what the columns of rows look like."""
+    """Return the kinds of values in the columns of rows."""
     names = dict.fromkeys(str(name) for row in rows for name in row)
     return [look_at(name, [row.get(name) for row in rows]) for name in names]
 
 
 def sample(options: DataOptions) -> tuple[str, list[Mapping[str, Any]]]:
-    """Return where the training rows of one's own tables are, and the first of them; none of folders of texts."""
+    """Return the place and the first rows of the user's training tables; no rows for folders of texts."""
     table, files = _through_datasets(options), _files(options)
-    is_tagged = PROBLEMS[options.problem].rows is Rows.WORDS  # whose lists of spans are no columns of their own
+    is_tagged = PROBLEMS[options.problem].rows is Rows.WORDS  # whose lists of spans are no nested columns
     if table is not None:
         first = first_rows(table, options.config_name, SAMPLE)
     else:
-        read = table_rows if is_tagged else _rows
-        first = [*usable_rows(islice(read(files[0], options.columns) or () if files else (), SAMPLE))]
+        first = [*usable_rows(islice(_rows(files[0], options.columns) if files else (), SAMPLE))]
     return str(table or (files[0] if files else options.path)), first if is_tagged else _flat(first)
 
 
-def _rows(path: Path, columns: ColumnNames) -> Iterator[Row]:
+def _rows(path: Path, columns: ColumnNames) -> Iterable[Row]:
+    if PROBLEMS[columns.problem].rows is Rows.WORDS:
+        return table_rows(path, columns) or ()
     return read_rows(path, [], format=columns.format)
 
 
 def _flat(rows: list[Mapping[str, Any]]) -> list[Mapping[str, Any]]:
-    """Return the rows with nested fields under dotted names, where these are columns and no data themselves."""
+    """Return the rows with nested fields under dotted names, unless these are too many to be columns."""
     flat: list[Mapping[str, Any]] = [flatten(row) for row in rows]
     return flat if len({name for row in flat for name in row}) <= SAMPLE else rows
 
 
 def _through_datasets(options: DataOptions) -> Path | str | None:
-    """Return the name on the hub, or the folder written by ``save_to_disk``, that has the training rows."""
+    """Return the hub name or the folder of ``save_to_disk`` with the training rows; None for other data."""
     source = str(options.train or options.path)
     path = local_path(source)
     if is_folder(path):
@@ -176,7 +177,7 @@ def _files(options: DataOptions) -> list[Path]:
 
 
 def look_at(name: str, values: Sequence[object]) -> Look:
-    """Return what the values of a column look like; ids are among the numbers or the others.
+    """Return the kind of values in a column; ids count as numbers or others.
 
     >>> str(look_at("kind", ["ham", "spam", "ham", "ham", "ham", "spam"]))
     "2 values: 'ham' 4, 'spam' 2"
@@ -212,10 +213,10 @@ def _words(text: str) -> float:
 
 
 def find_columns(where: str, looks: Sequence[Look], options: DataOptions) -> ColumnNames:
-    """Return the columns of a table: those of the options, or those that leave no doubt where their defaults are not.
+    """Return the columns of a table: those of the options, their defaults, or those found by name and content.
 
     Raises:
-        DataError: there is a doubt; the message has the options that end it, to be copied.
+        DataError: the columns are not certain; the message has the options to set.
     """
     columns, names = options.columns, [look.name for look in looks]
     text, label = (
@@ -226,7 +227,7 @@ def find_columns(where: str, looks: Sequence[Look], options: DataOptions) -> Col
     if options.label_columns:
         label = [str(columns.label)]
     if PROBLEMS[options.problem].rows is Rows.TEXTS and options.text_pair_column is None:
-        missing = [name for name, found in (("text", text), ("label", label)) if not found]
+        missing = [name for name, columns_found in (("text", text), ("label", label)) if not columns_found]
         if len(missing) == len(_OPTIONS):
             _refuse_data_as_header(where, looks)
         free = [look for look in looks if look.name not in (*text, *label)]
@@ -242,7 +243,7 @@ def find_columns(where: str, looks: Sequence[Look], options: DataOptions) -> Col
 
 
 def _refuse_data_as_header(where: str, looks: Sequence[Look]) -> None:
-    """Raise a DataError for names of columns that are values, as those of a file without a header are."""
+    """Raise a DataError if the names of columns look like values, as in a file without a header."""
     texts = [number for number, look in enumerate(looks, 1) if look.kind == "texts"]
     is_class = any(look.name in look.values for look in looks if look.kind in ("classes", "numbers"))
     if is_class or any(_words(looks[number - 1].name) >= 4 for number in texts):
@@ -254,7 +255,7 @@ def _refuse_data_as_header(where: str, looks: Sequence[Look]) -> None:
 
 
 def _called(looks: Iterable[Look], names: str) -> list[str]:
-    """Return the columns whose names match, whatever their case."""
+    """Return the columns whose names match, ignoring case."""
     return [look.name for look in looks if re.fullmatch(names, look.name.casefold())]
 
 
@@ -268,7 +269,7 @@ def _doubt(where: str, looks: Sequence[Look], missing: Sequence[str], guesses: M
 
 
 def _texts_among(looks: Sequence[Look]) -> list[str]:
-    """Return the column of the text: the one that is called so and no other is as long, or the only one of texts."""
+    """Return the text columns: the one with such a name if no other is as long, else all columns of texts."""
     texts = [look for look in looks if look.kind == "texts"]
     likely = [look for look in looks if look.kind in ("texts", "others")]
     called = {*_called(likely, _TEXTS)}
@@ -279,7 +280,7 @@ def _texts_among(looks: Sequence[Look]) -> list[str]:
 
 
 def _labels_among(looks: Sequence[Look], problem: str) -> list[str]:
-    """Return the column of the label: the one that is called so, or the only one of few values; numbers come last."""
+    """Return the label columns: those with such a name, else those with few values, else numbers with few values."""
     if PROBLEMS[problem].answer is Answer.NUMBER:
         return _called((look for look in looks if look.kind == "numbers"), _NUMBERS)
     if PROBLEMS[problem].answer is Answer.LABELS:
@@ -298,10 +299,10 @@ def _are_alone(looks: Sequence[Look], numbers: Look) -> bool:
 
 
 def _tag_columns(options: DataOptions) -> ColumnNames:
-    """Return the columns of words and tags with what all splits share: the number of the tags' column, and the scheme.
+    """Return the columns of words and tags, with the number of the tags' column and the scheme that all splits share.
 
     Raises:
-        DataError: several columns may be meant; the message has the option that says which.
+        DataError: several columns are possible; the message has the option to set.
     """
     columns, (where, rows) = options.columns, sample(options)
     files = [] if rows else _files(options)

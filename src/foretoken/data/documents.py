@@ -1,4 +1,4 @@
-"""What every reader returns: documents that remember where they came from."""
+"""The documents that readers return, with their place in the source."""
 
 from __future__ import annotations
 
@@ -14,18 +14,12 @@ from foretoken.data.problems import CLASSIFICATION
 from foretoken.errors import DataError, did_you_mean, one_line
 
 SPLITS = ("train", "validation", "test")
-SPLIT_ALIASES = {
-    "train": "train",
-    "training": "train",
-    "validation": "validation",
-    "valid": "validation",
-    "val": "validation",
-    "dev": "validation",
-    "devel": "validation",
-    "testa": "validation",  # of CoNLL
-    "test": "test",
-    "testb": "test",
+_NAMES = {
+    "train": ("train", "training"),
+    "validation": ("validation", "valid", "val", "dev", "devel", "testa"),  # testa and testb of CoNLL
+    "test": ("test", "testb"),
 }
+SPLIT_ALIASES = {alias: split for split, aliases in _NAMES.items() for alias in aliases}
 _SPLIT_WORD = re.compile(f"(?<![a-z])({'|'.join(SPLIT_ALIASES)})(?![a-z])")
 _log = logging.getLogger(__name__)
 _SHOWN = 5
@@ -35,26 +29,26 @@ _LONGEST_SHOWN = 80  # characters of an item in a message
 
 @dataclass(frozen=True, slots=True)
 class Document:
-    """One document, or a pair of texts; ``where`` (``file:line``) is what error messages name."""
+    """One document, or a pair of texts; ``where`` (``file:line``) is its place for error messages."""
 
     id: str
     text: str
     label: str | None
     where: str
-    group: str | None = None  # documents of one group never straddle splits made here; None: identical texts
+    group: str | None = None  # new splits never divide a group; None: identical texts are a group
     text_pair: str | None = None
-    value: float | tuple[float, ...] | None = None  # what regression predicts: one number, or several
+    value: float | tuple[float, ...] | None = None  # target of regression: one number, or several
     labels: tuple[str, ...] | None = None  # of a document that may have several, or none
-    part: str | None = None  # of a split that is also measured by parts: matched and mismatched, seen and unseen
+    part: str | None = None  # part of a split with its own scores: matched and mismatched, seen and unseen
 
     @property
     def content(self) -> str:
-        """All text, by which repeated documents are found."""
+        """All text, to find repeated documents."""
         return self.text if self.text_pair is None else f"{self.text}\n{self.text_pair}"
 
     @property
     def stratum(self) -> str:
-        """What splits keep in proportion."""
+        """The class, which splits keep in proportion."""
         return self.label or ""
 
     @property
@@ -64,7 +58,7 @@ class Document:
 
 
 class Example(Protocol):
-    """What splits and messages ask of an example of any problem."""
+    """The interface of examples of any problem, for splits and messages."""
 
     @property
     def id(self) -> str:
@@ -72,23 +66,23 @@ class Example(Protocol):
 
     @property
     def where(self) -> str:
-        """Where it comes from, for messages."""
+        """Its place in the source, for messages."""
 
     @property
     def group(self) -> str | None:
-        """Examples of one group never straddle splits; None: identical contents."""
+        """Name of a group that splits never divide; None: identical contents are a group."""
 
     @property
     def content(self) -> str:
-        """All text, by which repeated examples are found."""
+        """All text, to find repeated examples."""
 
     @property
     def stratum(self) -> str:
-        """What splits keep in proportion."""
+        """The class, which splits keep in proportion."""
 
     @property
     def classes(self) -> tuple[str, ...]:
-        """Its one stratum, or all of its labels."""
+        """Its stratum, or all of its labels."""
 
 
 E = TypeVar("E", bound=Example)
@@ -97,12 +91,12 @@ Splits = Mapping[str, Sequence[Any]]  # by split, all Document or all of one cla
 
 @dataclass
 class Corpus:
-    """Examples by split; ``label_names`` only where the task fixes their order (positive class last).
+    """Examples by split.
 
     Attributes:
         splits: the examples.
-        label_names: the classes in order, where the task fixes it.
-        problem: what is to be learned (see :data:`foretoken.data.problems.PROBLEMS`).
+        label_names: the classes in order (positive class last), if the task fixes it.
+        problem: name of the problem (see :data:`foretoken.data.problems.PROBLEMS`).
         grouped: whether the examples of one ``group`` are also scored together (all right or not).
     """
 
@@ -113,7 +107,7 @@ class Corpus:
 
 
 def split_in(name: str) -> str | None:
-    """Return the one split that a word of a file's name stands for.
+    """Return the split that words of a file's name stand for; None for no or several splits.
 
     >>> split_in("eng.testa"), split_in("en_ewt-ud-train.iob2"), split_in("wnut17train.conll"), split_in("latest.tsv")
     ('validation', 'train', 'train', None)
@@ -138,7 +132,7 @@ def sort_labels(labels: Iterable[str]) -> list[str]:
 
 
 def number_of(label: str) -> float | None:
-    """Return the number that a label spells; None where it spells none."""
+    """Return the number that a label spells; None if it is no number."""
     try:
         number = float(label)
     except ValueError:
@@ -147,7 +141,7 @@ def number_of(label: str) -> float | None:
 
 
 def appearance(label: str) -> object:
-    """Return what labels share that look alike: a number's value, else the text without case, spaces and invisibles.
+    """Return a key that labels of the same appearance share: a number, or the text without case and blanks.
 
     >>> appearance("1.0") == appearance("01"), appearance("Ham") == appearance("ham")
     (True, True)
@@ -163,7 +157,7 @@ def appearance(label: str) -> object:
 
 
 def like_known(label: str, known: Iterable[str]) -> str:
-    """Return the hint for a label that is none of the known ones, but looks like one; else that of a near miss.
+    """Return a hint for an unknown label: a known one of the same appearance, or else a similar one.
 
     >>> like_known("1.0", ["0", "1"]), like_known("hma", ["ham"]), like_known("zzz", ["ham"])
     (" (there is '1': write them alike)", " (did you mean 'ham'?)", '')
@@ -174,7 +168,7 @@ def like_known(label: str, known: Iterable[str]) -> str:
 
 
 def shown(items: Sequence[str]) -> str:
-    """Return the first few items for a message, and how many more there are.
+    """Return the first few items for a message, and the number of the others.
 
     >>> shown(["a", "b"])
     'a, b'
@@ -184,12 +178,12 @@ def shown(items: Sequence[str]) -> str:
 
 
 def is_empty(document: Document) -> bool:
-    """Say whether a document, or one text of a pair, has nothing that can be read."""
+    """Tell whether a document, or one text of a pair, has no readable character."""
     return any(text is not None and not is_readable(text) for text in (document.text, document.text_pair))
 
 
 def is_readable(text: str) -> bool:
-    r"""Say whether a text has anything besides white space, control characters and characters of no width.
+    r"""Tell whether a text has anything besides white space, control characters and characters of no width.
 
     >>> is_readable(" \u200b\ufeff"), is_readable("\u200ba")
     (False, True)
@@ -198,7 +192,7 @@ def is_readable(text: str) -> bool:
 
 
 def without_empty(documents: Sequence[Document], what: str) -> list[Document]:
-    """Return the documents that have text; the log counts the others."""
+    """Return the documents that have text, and log the number of the others."""
     empty = [document.where for document in documents if is_empty(document)]
     if empty:
         _log.info("left out %d of %d %s, whose text is empty: %s", len(empty), len(documents), what, shown(empty))
@@ -206,28 +200,27 @@ def without_empty(documents: Sequence[Document], what: str) -> list[Document]:
 
 
 def refuse_repeated_id(first: dict[str, str], example: Example) -> None:
-    """Raise a DataError when an example has the id of an earlier one; `first` keeps where each id was used."""
+    """Raise a DataError if an example has the id of an earlier one; `first` keeps the place of each id."""
     earlier = first.setdefault(example.id, example.where)
     if earlier is not example.where:
         raise DataError(f"{example.where}: {repeated_id(example.id, f'at {earlier}')}")
 
 
 def repeated_id(name: str, where: str) -> str:
-    """Return what is said of an id that another row has."""
-    return (
-        f"id {name!r} was already used {where}; ids must be unique (rename the column 'id' if it is not an identifier)"
-    )
+    """Return the error for an id that another row has."""
+    hint = "ids must be unique (rename the column 'id' if it is not an identifier)"
+    return f"id {name!r} was already used {where}; {hint}"
 
 
 def refuse_repeated_ids(examples: Sequence[Example]) -> None:
-    """Raise a DataError when two examples of one source have the same id."""
+    """Raise a DataError if two examples of one source have the same id."""
     first: dict[str, str] = {}
     for example in examples:
         refuse_repeated_id(first, example)
 
 
 def with_unique_ids(splits: Splits) -> Splits:
-    """Put the split's name before every id when two splits share an id; else return the splits unchanged."""
+    """Put the split's name before every id if two splits share an id; else return the splits unchanged."""
     ids = [document.id for documents in splits.values() for document in documents]
     if len(set(ids)) == len(ids):
         return splits

@@ -1,7 +1,6 @@
-"""What readers return for problems that are not one label per text; each remembers where it came from.
+"""The examples that readers return for problems that are not one label per text.
 
-All have what splits and messages need: ``id``, ``where``, ``group``, ``part``, ``content`` (all text, by which repeated
-examples are found) and ``stratum`` (what splits keep in proportion).
+All have the attributes of :class:`foretoken.data.documents.Example`, for splits and messages, and ``part``.
 """
 
 from __future__ import annotations
@@ -9,11 +8,11 @@ from __future__ import annotations
 from collections.abc import Iterable
 from dataclasses import dataclass
 
-OUTSIDE = "O"  # the tag of a word of no entity
+OUTSIDE = "O"  # the tag of a word outside of entities
 
 
 def mark_entities(tags: Iterable[str]) -> bool:
-    """Say whether tags are those of IOB2, and not word classes and the like.
+    """Tell whether tags are those of IOB2, and not word classes or other tags.
 
     >>> mark_entities(["O", "B-PER"]), mark_entities(["DET", "NOUN"])
     (True, False)
@@ -22,11 +21,11 @@ def mark_entities(tags: Iterable[str]) -> bool:
 
 
 class Unstratified:
-    """An example without anything that splits keep in proportion."""
+    """An example without a class that splits keep in proportion."""
 
     @property
     def stratum(self) -> str:
-        """Nothing."""
+        """The empty text."""
         return ""
 
     @property
@@ -106,15 +105,15 @@ class GenerationExample(Unstratified):
 
     @property
     def content(self) -> str:
-        """The source, by which two examples are the same."""
+        """The source."""
         return self.source
 
 
 @dataclass(frozen=True)
 class QuestionExample(Unstratified):
-    """A question about a context; an answer is the first character of the context that is of it, and the one after it.
+    """A question about a context; an answer is its first character in the context and the one after its last.
 
-    Without answers the context does not say. ``mentions`` are the only parts that can be answers; None: any part can.
+    Without answers the question is unanswerable. Only ``mentions`` can be answers; if they are None, any span can.
     """
 
     id: str

@@ -1,4 +1,4 @@
-"""The fields of a row: nested ones by dotted names, and the texts of several as one."""
+"""The fields of a row: nested fields by dotted names, and templates that join several fields."""
 
 from __future__ import annotations
 
@@ -18,13 +18,13 @@ _SIGNS = {"{{": "{", "}}": "}", r"\n": "\n", r"\t": "\t", "\\\\": "\\"}
 
 
 class MayLack(str):
-    """The name of a column that is read where it is."""
+    """The name of a column that rows may lack."""
 
     __slots__ = ()
 
 
 def at(values: object, name: str) -> Any:
-    """Return a field of a row, or of what it holds; ABSENT where there is none. A name that is there as it is wins.
+    """Return a field of a row by its dotted name; ABSENT if there is none. An exact name comes first.
 
     >>> row = {"article": {"body": "a", "authors": ["b", "c"]}, "article.title": "d"}
     >>> at(row, "article.body"), at(row, "article.authors.1"), at(row, "article.title"), at(row, "body") is ABSENT
@@ -33,7 +33,7 @@ def at(values: object, name: str) -> Any:
     if values is None:
         return None
     if isinstance(values, list | tuple):
-        values = {str(place): value for place, value in enumerate(values)}
+        values = {str(index): value for index, value in enumerate(values)}
     if not isinstance(values, Mapping):
         return ABSENT
     if name in values:
@@ -43,7 +43,7 @@ def at(values: object, name: str) -> Any:
 
 
 def beginnings(name: str) -> list[str]:
-    """Return a name and what stands before each of its dots, the longest first: one of them is the column of a field.
+    """Return a name and its beginnings before each dot, the longest first; one of them is the column of a field.
 
     >>> beginnings("article.body.text")
     ['article.body.text', 'article.body', 'article']
@@ -52,19 +52,19 @@ def beginnings(name: str) -> list[str]:
 
 
 def read_names(names: Iterable[str], fields: Iterable[str]) -> list[str]:
-    """Return those columns of a table that fields are read from."""
+    """Return the columns of a table that contain fields."""
     columns = {beginning for field in fields for beginning in beginnings(field)}
     return [name for name in names if name in columns]
 
 
 def as_text(where: str, value: object, name: str) -> str:
-    """Return what a field holds as text: numbers, dates and booleans as they are written; nothing is an empty text.
+    """Return the value of a field as text: numbers, dates and booleans as written, and missing values as empty text.
 
     >>> as_text("x.jsonl:1", 2.0, "stars"), as_text("x.jsonl:1", True, "verified"), as_text("x.jsonl:1", None, "title")
     ('2.0', 'true', '')
 
     Raises:
-        DataError: it is a list, a group of fields or no text at all.
+        DataError: it is a list, a group of fields or another kind of value.
     """
     if value is None or value is ABSENT or value != value:
         return ""
@@ -81,14 +81,14 @@ def as_text(where: str, value: object, name: str) -> str:
 
 @dataclass(frozen=True)
 class Template:
-    r"""How the text of a document is made of several columns.
+    r"""A template that joins several columns to the text of a document.
 
-    ``{title}`` stands for what the column holds, ``{title?}`` for that of a column that may be empty or missing. Braces
-    are doubled where they are characters of the text, as in ``str.format``. ``\n`` is a new line, ``\t`` a tab and
-    ``\\`` a backslash, as shells and YAML hand them over.
+    ``{title}`` is the value of a column, ``{title?}`` that of a column that may be empty or missing. Braces of the text
+    itself are doubled, as in ``str.format``. ``\n`` is a new line, ``\t`` a tab and ``\\`` a backslash, since shells
+    and YAML pass them on unchanged.
 
     Attributes:
-        pieces: characters of the text, and the column that follows them, if any.
+        pieces: literal text, and the column that follows it, if any.
 
     >>> template = Template.read(r"{title?}\n{{{body}}}")
     >>> template.columns, template.filled({"title": "A", "body": "b"}.__getitem__)
@@ -99,11 +99,11 @@ class Template:
 
     @classmethod
     def read(cls, text: str) -> Template:
-        """Return the template that a text is; ConfigError where a brace stands alone, or no column is named."""
+        """Parse a template; a ConfigError says if a brace is single, or no column is named."""
         pieces: list[tuple[str, str | None]] = []
-        place = 0
+        end = 0
         for match in _PIECE.finditer(text):
-            before, column, place = text[place : match.start()], match["column"], match.end()
+            before, column, end = text[end : match.start()], match["column"], match.end()
             if match["stray"] or (column is not None and not column.removesuffix("?").strip()):
                 raise ConfigError(
                     f"got {quoted(text)}, where {match[0]!r} at character {match.start() + 1} names no column; write "
@@ -113,16 +113,16 @@ class Template:
                 pieces.append((before + _SIGNS[match[0]], None))
             else:
                 pieces.append((before, MayLack(column[:-1]) if column.endswith("?") else column))
-        template = cls((*pieces, (text[place:], None)))
+        template = cls((*pieces, (text[end:], None)))
         if not template.columns:
             raise ConfigError(f"got {quoted(text)}, which names no column; write it in braces, as in {{title}}")
         return template
 
     @property
     def columns(self) -> tuple[str, ...]:
-        """The columns that it names, those that may be empty or missing as :class:`MayLack`."""
+        """The columns of the template, those that may be empty or missing as :class:`MayLack`."""
         return tuple(dict.fromkeys(column for _, column in self.pieces if column is not None))
 
     def filled(self, text_of: Callable[[str], str]) -> str:
-        """Return the text with those of the columns in their places."""
+        """Return the text with the columns' values filled in."""
         return "".join(before + (text_of(column) if column else "") for before, column in self.pieces)

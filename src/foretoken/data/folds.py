@@ -1,12 +1,12 @@
-"""Folds: every labelled document is tested once, by a model that was trained on none of its group or its text.
+"""Folds: every labelled document is tested once, by a model that was not trained on its group or its text.
 
-The documents are put into the order of a hash of seed and text before scikit-learn divides them, so the folds depend
-on the documents and the seed alone, as the other splits do.
+The documents are sorted by a hash of seed and text before scikit-learn divides them, so the folds depend on the
+documents and the seed alone, as the other splits do.
 """
 
 from __future__ import annotations
 
-from collections import defaultdict
+from collections import Counter
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 from typing import Any
@@ -21,9 +21,9 @@ GroupOf = Callable[[Any], str | None]
 
 
 def pooled(corpus: Corpus, group_of: GroupOf) -> tuple[Corpus, list[str]]:
-    """Return the corpus with the documents of all splits in train, and for each a key of those it must stay with.
+    """Return the corpus with the documents of all splits in train, and for each a key that its group shares.
 
-    Where the rows of a group are scored together, groups of two splits are two groups, whatever they are called.
+    If the rows of a group are scored together, groups of different splits are different groups even with one name.
     """
     groups = [
         _named(group_of(example), split if corpus.grouped else None)
@@ -32,14 +32,14 @@ def pooled(corpus: Corpus, group_of: GroupOf) -> tuple[Corpus, list[str]]:
     ]
     examples = [
         replace(example, group=_named(example.group, split)) if corpus.grouped else example
-        for split, found in with_unique_ids(corpus.splits).items()
-        for example in found
+        for split, members in with_unique_ids(corpus.splits).items()
+        for example in members
     ]
     return replace(corpus, splits={"train": examples}), together([example.content for example in examples], groups)
 
 
 def fold_splits(examples: Sequence[Any], keys: Sequence[str], options: DataOptions) -> Splits:
-    """Return the documents of a fold as test, of the others a stratified share as validation, and the rest as train.
+    """Return a fold as test, a stratified share of the others as validation, and the rest as train.
 
     Raises:
         ConfigError: no fold is named, or a class has too few documents.
@@ -61,7 +61,7 @@ def fold_splits(examples: Sequence[Any], keys: Sequence[str], options: DataOptio
         [example for example, _ in others],
         {"validation": options.validation_fraction},
         options.fold_seed,
-        [key for _, key in others],  # so that validation is parted from train as the folds are from each other
+        [key for _, key in others],  # which keep groups and equal texts out of train, as between folds
         are_mixed=options.group_column is not None,
     )
     return {"train": train, **parts, "test": test}
@@ -77,17 +77,17 @@ def assigned(strata: Sequence[str], keys: Sequence[str], folds: int, seed: int) 
 
     _refuse_small_class(strata, keys, folds)
     order = sorted(range(len(keys)), key=lambda index: digest("fold", seed, keys[index]))
-    place = {key: number for number, key in enumerate(dict.fromkeys(keys[index] for index in order))}
+    numbers = {key: number for number, key in enumerate(dict.fromkeys(keys[index] for index in order))}
     classes = [strata[index] for index in order]
-    if len(place) == len(keys):
+    if len(numbers) == len(keys):
         parts = StratifiedKFold(folds).split(order, classes)
     else:
-        parts = StratifiedGroupKFold(folds).split(order, classes, [place[keys[index]] for index in order])
-    found = [0] * len(keys)
+        parts = StratifiedGroupKFold(folds).split(order, classes, [numbers[keys[index]] for index in order])
+    fold_of = [0] * len(keys)
     for fold, (_, rows) in enumerate(parts):
         for row in rows:
-            found[order[row]] = fold
-    return found
+            fold_of[order[row]] = fold
+    return fold_of
 
 
 def assigned_by_labels(sets: LabelSets, keys: Sequence[str], folds: int, seed: int) -> list[int]:
@@ -98,31 +98,26 @@ def assigned_by_labels(sets: LabelSets, keys: Sequence[str], folds: int, seed: i
     """
     refuse_small_classes({"": len(sets)}, folds, f"data.folds: {folds} needs {folds}")
     order = sorted(sets, key=lambda key: digest("fold", seed, key))
-    place = stratified(sets, [1 / folds] * folds, order, seed)
-    return [place[key] for key in keys]
+    fold_of = stratified(sets, [1 / folds] * folds, order, seed)
+    return [fold_of[key] for key in keys]
 
 
 def held_out_folds(rows: Sequence[Sequence[object]], keys: Sequence[str], most: int, seed: int) -> list[int]:
-    """Return the fold, of so many at most, of every document with these classes; none of fewer than two keys.
+    """Return the fold, out of ``most``, of every document with these classes; empty for fewer than two keys.
 
     >>> held_out_folds([[0], [0], [1], [1]], ["a", "b", "c", "a"], 2, 0)
     [0, 1, 1, 0]
     """
     sets: dict[str, frozenset[str]] = {}
-    for key, own in zip(keys, rows, strict=True):
-        sets[key] = sets.get(key, frozenset()) | frozenset(map(str, own))
+    for key, row in zip(keys, rows, strict=True):
+        sets[key] = sets.get(key, frozenset()) | frozenset(map(str, row))
     return assigned_by_labels(sets, keys, min(most, len(sets)), seed) if len(sets) > 1 else []
 
 
 def _refuse_small_class(strata: Sequence[str], keys: Sequence[str], folds: int) -> None:
-    different: dict[str, set[str]] = defaultdict(set)
-    for stratum, key in zip(strata, keys, strict=True):
-        different[stratum].add(key)
-    sizes = {stratum: len(keys) for stratum, keys in different.items()}
+    sizes = Counter(stratum for stratum, _ in dict.fromkeys(zip(strata, keys, strict=True)))
     refuse_small_classes(
-        sizes,
-        folds,
-        f"data.folds: {folds} needs {folds} of each; at most {min(sizes.values())} can be asked for",
+        sizes, folds, f"data.folds: {folds} needs {folds} of each; at most {min(sizes.values())} can be asked for"
     )
 
 

@@ -1,7 +1,7 @@
 """Splits of documents with several labels each: every label in proportion, by iterative stratification.
 
-Sechidis et al. 2011, in the library iterative-stratification. As in :mod:`foretoken.data.splits`, the documents are put
-into the order of a hash first, so a split depends on the documents and the seed alone.
+Sechidis et al. 2011, in the library iterative-stratification. As in :mod:`foretoken.data.splits`, the documents are
+sorted by a hash first, so a split depends on the documents and the seed alone.
 """
 
 from __future__ import annotations
@@ -17,12 +17,12 @@ LabelSets = Mapping[str, frozenset[str]]  # by document, or by group of document
 
 
 def have_label_sets(examples: Sequence[Any]) -> bool:
-    """Say whether examples may have several labels each."""
+    """Tell whether examples may have several labels each."""
     return bool(examples) and getattr(examples[0], "labels", None) is not None
 
 
 def label_sets(keys: Sequence[str], examples: Sequence[Example]) -> dict[str, frozenset[str]]:
-    """Return the labels of every group of examples together, by the group's key.
+    """Return all labels of every group of examples, by the group's key.
 
     >>> from foretoken.data.documents import Document
     >>> documents = [Document("1", "a", None, "", labels=("x",)), Document("2", "b", None, "", labels=("y",))]
@@ -41,7 +41,7 @@ def label_counts(sets: LabelSets) -> Mapping[str, int]:
 
 
 def stratified(sets: LabelSets, shares: Sequence[float], order: Sequence[str], seed: int) -> dict[str, int]:
-    """Return the number of the part that each key is in; the parts have these shares of all keys and of each label.
+    """Return the number of the part of each key; the parts have these shares of all keys and of each label.
 
     >>> sets = {str(number): frozenset("x" if number % 2 else "xy") for number in range(8)}
     >>> parts = stratified(sets, [0.5, 0.5], list(sets), seed=0)
@@ -50,21 +50,19 @@ def stratified(sets: LabelSets, shares: Sequence[float], order: Sequence[str], s
     """
     import numpy as np
     from iterstrat.ml_stratifiers import IterativeStratification
+    from sklearn.preprocessing import MultiLabelBinarizer
 
     if not order:
         return {}
-    places = {label: place for place, label in enumerate(sorted({label for key in order for label in sets[key]}))}
-    held = np.zeros((len(order), len(places)), dtype=bool)
-    for row, key in enumerate(order):
-        held[row, [places[label] for label in sets[key]]] = True
+    held = MultiLabelBinarizer().fit_transform([sets[key] for key in order]).astype(bool)
     parts = IterativeStratification(held, np.asarray(shares), np.random.RandomState(seed))
     return dict(zip(order, parts.tolist(), strict=True))
 
 
 def parted(sets: LabelSets, fractions: Mapping[str, float], order: Sequence[str], seed: int) -> dict[str, str]:
-    """Return the named part of the keys that are in one; the others are left.
+    """Return the named part of each key that is in one; the others remain for training.
 
-    A label of fewer groups than there are parts, what is left among them, stays with what is left.
+    Groups with a label that is too rare for all parts and training remain for training.
     """
     counts, needed = label_counts(sets), len(fractions) + 1
     free = [key for key in order if all(counts[label] >= needed for label in sets[key])]
@@ -72,4 +70,4 @@ def parted(sets: LabelSets, fractions: Mapping[str, float], order: Sequence[str]
     total = max(1.0, sum(shares))
     shares = [max(0.0, 1 - sum(shares)), *(share / total for share in shares)]
     names = ["", *fractions]
-    return {key: names[part] for key, part in stratified(sets, shares, free, seed).items() if part}
+    return {key: names[number] for key, number in stratified(sets, shares, free, seed).items() if number}

@@ -1,4 +1,4 @@
-"""From options to tables: train, validation and test of a run, and single files to evaluate or predict."""
+"""Loading of data as tables: train, validation and test of a run, and single files to evaluate or predict."""
 
 from __future__ import annotations
 
@@ -50,13 +50,13 @@ class Loaded:
     """The data of a run.
 
     Attributes:
-        problem: what is to be predicted (see :data:`foretoken.data.problems.PROBLEMS`).
-        splits: train, validation and test, with the columns that :func:`foretoken.data.schemas.table` names.
-        labels: the classes or tags, or the names of several numbers, in order; none for other problems.
+        problem: name of the problem (see :data:`foretoken.data.problems.PROBLEMS`).
+        splits: train, validation and test, with the columns of :func:`foretoken.data.schemas.table`.
+        labels: the classes or tags, or the names of several targets, in order; empty for other problems.
         grouped: whether the rows of one ``group`` are also scored together.
-        left_out: the rows that were not usable, the documents of rare classes, and how many groups there are, for the
-            record; see `data.bad_rows`, `data.min_documents` and `data.group_column`.
-        columns: those of one's own data that were found, by the names of the options.
+        left_out: entries of the record on unusable rows, rare classes and groups; see `data.bad_rows`,
+            `data.min_documents` and `data.group_column`.
+        columns: columns of the user's own data that were found, by the names of the options.
     """
 
     problem: str
@@ -69,13 +69,13 @@ class Loaded:
 
 @noted_together()
 def load_data(options: DataOptions) -> Loaded:
-    """Return train, validation and test, and what is to be predicted from them.
+    """Return train, validation and test with the problem and its labels.
 
     A split that the source lacks is taken from train: stratified, deterministic, identical texts together. With folds,
     the documents of all splits are pooled first.
 
     Raises:
-        DataError: the data are not usable; the message names file, line and column where there are any.
+        DataError: the data are not usable; the message names file, line and column if there are any.
         ConfigError: an option does not fit the task or the data.
     """
     import datasets
@@ -118,10 +118,10 @@ def load_data(options: DataOptions) -> Loaded:
 
 @noted_together()
 def load_examples(path: str | Path, options: DataOptions, problem: str, label_names: Sequence[str]) -> datasets.Dataset:
-    """Return the labelled examples of one file, or of a folder that holds one split, as a table of the problem.
+    """Return the labelled examples of one file, or of a folder with one split, as a table of the problem.
 
-    ``label_names`` are the classes or tags in the order of their numbers, or the names of several numbers; other
-    problems have none.
+    ``label_names`` are the classes or tags in the order of their numbers, or the names of several targets; empty for
+    other problems.
 
     Raises:
         DataError: the data are not usable, or a label is not among the names; the message names the line.
@@ -139,19 +139,19 @@ def load_examples(path: str | Path, options: DataOptions, problem: str, label_na
 def input_pieces(
     path: str | Path, options: DataOptions, problem: str, policy: str
 ) -> Iterator[tuple[datasets.Dataset, BadRows]]:
-    """Yield what is to be predicted, a few thousand rows at a time, so that a file may be larger than the memory.
+    """Yield rows to predict, a few thousand at a time, so that a file may be larger than the memory.
 
-    A piece is a table of a problem without its label, and the rows that are not usable; labels in the file are not
-    looked at. A folder holds one text per .txt file, and is one piece.
+    A piece is a table of the problem without its label, and the unusable rows; labels in the file are ignored. A folder
+    has one text per .txt file, and is one piece.
 
     Args:
         path: a file or a folder.
-        options: the columns, and how the file is written.
-        problem: whose table it is.
-        policy: what rows that are not usable come to: ``error`` or ``drop``.
+        options: the columns, and the format of the file.
+        problem: name of the problem.
+        policy: ``error`` or ``drop``, for unusable rows.
 
     Raises:
-        DataError: the file or folder is not usable, or a row is not and these are an error.
+        DataError: the file or folder is not usable, or a row is not and the policy is ``error``.
     """
     path = local_path(path)
     columns = replace(_remembered(options, problem), label=None, bad_rows=BadRows(policy))
@@ -168,11 +168,11 @@ def _unlabelled(problem: str, examples: Sequence[Example]) -> datasets.Dataset:
 
 
 def _remembered(options: DataOptions, problem: str) -> ColumnNames:
-    """Return the columns as in training; files of tagged words may have others."""
+    """Return the columns of training, which files of tagged words may lack."""
     return replace(replace(options, problem=problem).columns, is_exact=False)
 
 
-_UNLABELLED = {  # without which column, given names that are of no account
+_UNLABELLED = {  # the column to leave out, and placeholder names
     Answer.TAGS: ("labels", [OUTSIDE]),
     Answer.TEXT: ("references", []),
     Answer.SPAN: ("answers", []),
@@ -231,23 +231,21 @@ def _texts_of_folder(root: Path, columns: ColumnNames) -> Sequence[Example]:
 
 
 def _fold_group(options: DataOptions) -> Callable[[Any], str | None]:
-    own = None if options.task is None else get_task(options.task).fold_group
-    return own or (lambda example: example.group)
+    task_group = None if options.task is None else get_task(options.task).fold_group
+    return task_group or (lambda example: example.group)
 
 
 def _complete(corpus: Corpus, together: Sequence[str], options: DataOptions) -> Splits:
-    """Return all three splits: taken from train where the source lacks them, or with folds all of them.
+    """Return all three splits: those of the source, and the others taken from train; with folds all from train.
 
-    ``together`` has a key for every document of train; neither splits nor folds part those with the same one.
+    ``together`` has a key for every document of train; neither splits nor folds divide documents with the same key.
     """
     splits = corpus.splits
     fractions = {"test": options.test_fraction, "validation": options.validation_fraction}
     missing = {split: fraction for split, fraction in fractions.items() if split not in splits}
     for split, documents in splits.items():
         if not documents:
-            raise DataError(
-                f"{split} has no documents of the classes in labels, or that min_documents leaves; choose others"
-            )
+            raise DataError(f"{split} has no documents left by labels and min_documents; choose other classes")
     _say_idle(options, missing)
     if options.folds is not None:
         missing.pop("test")
@@ -260,7 +258,7 @@ def _complete(corpus: Corpus, together: Sequence[str], options: DataOptions) -> 
         rest, parts = split_off(train, missing, options.split_seed, keys, are_mixed=keys is not None)
         complete = {**splits, **parts, "train": rest}
     inputs = input_keys(complete)
-    if options.split == CLEAN:  # the others have given their own warning
+    if options.split == CLEAN:  # other splits have their own warnings
         warn_of_leaks(complete, inputs)
     if options.group_column is not None:
         warn_of_shared_groups(complete)
@@ -271,7 +269,7 @@ def _complete(corpus: Corpus, together: Sequence[str], options: DataOptions) -> 
 
 
 def _say_idle(options: DataOptions, missing: Mapping[str, float]) -> None:
-    """Say which options change nothing: those of a hub, and those of splits that the data bring themselves."""
+    """Warn of options without effect: those of the hub, and those of splits that the source has."""
     if options.config_name is not None and (options.train or Path(str(options.path)).expanduser().exists()):
         _log.warning("data.config_name has no effect: the data are files of your own, not a data set of the hub")
     for split in ("validation", "test"):
@@ -284,7 +282,7 @@ def _say_idle(options: DataOptions, missing: Mapping[str, float]) -> None:
 
 
 def _refuse_empty_shares(documents: int, fractions: Mapping[str, float]) -> None:
-    """Refuse a share that is less than half a document; of fewer than ten documents, each split gets one anyway."""
+    """Refuse a share of less than half a document; with fewer than ten documents each split gets one anyway."""
     for split, fraction in fractions.items():
         if documents >= 10 and fraction * documents < 0.5:
             raise ConfigError(
@@ -294,7 +292,7 @@ def _refuse_empty_shares(documents: int, fractions: Mapping[str, float]) -> None
 
 
 def _subsampled(splits: Splits, options: DataOptions, grouped: bool) -> Splits:
-    kept = subsample_groups if grouped else subsample  # half a question could not be scored
+    kept = subsample_groups if grouped else subsample  # scores need all rows of a group
     return {
         split: kept(documents, getattr(options, f"max_{split}"), options.split_seed, f"max_{split}")
         for split, documents in splits.items()

@@ -1,4 +1,4 @@
-"""Made-up examples in the shape of a built-in task, for runs that only show that everything works."""
+"""Made-up examples in the shape of a built-in task, for runs that only test the set-up."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ _PAIRED = 2  # examples of a group
 
 
 def made_up(task: Task, count: int) -> Corpus:
-    """Return at least ``count`` examples per split, every class among them, the same ones each time.
+    """Return at least ``count`` examples per split with every class, the same on each call.
 
     >>> from foretoken.data.tasks.table import get_task
     >>> corpus = made_up(get_task("rte"), 4)
@@ -62,10 +62,10 @@ def _with_labels(name: str, index: int, words: Iterator[str], task: Task) -> Doc
 
 def _tagged(name: str, index: int, words: Iterator[str], task: Task) -> TaggedExample:
     begins = [label for label in task.labels if label.startswith("B-")] or ["B-PER"]
-    given = tuple(next(words).split())
-    tags = [OUTSIDE] * len(given)
-    tags[index % len(given)] = begins[index % len(begins)]
-    return TaggedExample(name, given, tuple(tags), _WHERE)
+    sentence = tuple(next(words).split())
+    tags = [OUTSIDE] * len(sentence)
+    tags[index % len(sentence)] = begins[index % len(begins)]
+    return TaggedExample(name, sentence, tuple(tags), _WHERE)
 
 
 def _candidate(name: str, index: int, words: Iterator[str], _: Task) -> CandidateExample:
@@ -81,7 +81,7 @@ def _generated(name: str, _: int, words: Iterator[str], task: Task) -> Generatio
 
 def _asked(name: str, index: int, words: Iterator[str], _: Task) -> QuestionExample:
     context = f"{next(words)} {next(words)}"
-    spans = [found.span() for found in re.finditer(r"\w+", context)]
+    spans = [match.span() for match in re.finditer(r"\w+", context)]
     return QuestionExample(name, next(words), context, (spans[index % len(spans)],), _WHERE)
 
 

@@ -1,4 +1,4 @@
-"""What is legal in data and seldom meant: said in a warning, never changed."""
+"""Warnings about data that are legal but probably not intended; nothing is changed."""
 
 from __future__ import annotations
 
@@ -16,47 +16,38 @@ _ANSWERS = {Answer.CLASS: "label", Answer.LABELS: "labels", Answer.CHOICE: "answ
 
 
 def warn_of_classes(corpus: Corpus, names: Sequence[str]) -> None:
-    """Log a warning when classes differ in nothing that a reader would see."""
+    """Log a warning if classes look the same to a reader."""
     if not PROBLEMS[corpus.problem].has_classes:
         return
     alike = list(_alike(names))
     if alike:
-        sizes = Counter(
-            name for documents in corpus.splits.values() for document in documents for name in document.classes
-        )
+        sizes = Counter(name for documents in corpus.splits.values() for item in documents for name in item.classes)
         first = shown([f"{name!r} ({sizes[name]} documents)" for name in alike[0]])
         _log.warning(
             "%d of %d classes look like another one and are kept apart: %s; write them alike if they are one",
-            sum(map(len, alike)),
-            len(names),
-            first,
+            *(sum(map(len, alike)), len(names), first),
         )
 
 
 def input_keys(splits: Mapping[str, Sequence[Example]]) -> dict[str, list[str]]:
-    """Return for every example what it shares with those whose whole input differs in white space alone."""
+    """Return a key for every example, which examples share whose inputs differ only in white space."""
     return {split: [text_key(example.content) for example in examples] for split, examples in splits.items()}
 
 
 def warn_of_leaks(splits: Mapping[str, Sequence[Example]], keys: Mapping[str, Sequence[str]]) -> None:
-    """Log a warning when validation or test repeat inputs of train, or test those of validation."""
+    """Log a warning if validation or test repeat inputs of train, or test those of validation."""
     for first, second in _PAIRS:
         known = set(keys[first])
         shared = [example.id for example, key in zip(splits[second], keys[second], strict=True) if key in known]
         if shared:
             _log.warning(
                 "%d of %d %s documents (%.0f %%) are in %s too, and scores on them are too good: %s",
-                len(shared),
-                len(keys[second]),
-                second,
-                100 * len(shared) / len(keys[second]),
-                first,
-                shown(shared),
+                *(len(shared), len(keys[second]), second, 100 * len(shared) / len(keys[second]), first, shown(shared)),
             )
 
 
 def warn_of_shared_groups(splits: Mapping[str, Sequence[Example]]) -> None:
-    """Log a warning when validation or test have groups of train, or test those of validation."""
+    """Log a warning if validation or test have groups of train, or test those of validation."""
     groups = {split: {example.group for example in examples} - {None} for split, examples in splits.items()}
     for first, second in _PAIRS:
         shared = sorted(map(str, groups[first] & groups[second]))
@@ -70,7 +61,7 @@ def warn_of_shared_groups(splits: Mapping[str, Sequence[Example]]) -> None:
 def warn_of_contradictions(
     problem: str, splits: Mapping[str, Sequence[Example]], keys: Mapping[str, Sequence[str]]
 ) -> None:
-    """Log a warning when one and the same input has different answers; say how often train repeats an input."""
+    """Log a warning if equal inputs have different answers, and the number of repeated inputs in train."""
     repeated = len(keys["train"]) - len(set(keys["train"]))
     if repeated:
         _log.info("%d of %d training documents repeat the text of another", repeated, len(keys["train"]))
@@ -88,19 +79,18 @@ def warn_of_contradictions(
     if contradicted:
         _log.warning(
             "texts with contradicting labels, about which no model can be right: %d, the first at %s",
-            len(contradicted),
-            shown([example.where for example in next(iter(contradicted.values()))]),
+            *(len(contradicted), shown([example.where for example in next(iter(contradicted.values()))])),
         )
 
 
 def warn_of_absent_classes(splits: Mapping[str, Sequence[Example]]) -> None:
-    """Log a warning when validation or test lack classes of train."""
+    """Log a warning if validation or test lack classes of train."""
     classes = _classes(splits["train"])
     for name in ("validation", "test"):
         absent = sorted(classes - _classes(splits[name]))
         if absent:
-            found = len(absent), len(classes), shown(absent)
-            _log.warning("%s has no documents of %d of the %d classes of train: %s", name, *found)
+            counts = len(absent), len(classes), shown(absent)
+            _log.warning("%s has no documents of %d of the %d classes of train: %s", name, *counts)
 
 
 def _classes(examples: Sequence[Example]) -> set[str]:

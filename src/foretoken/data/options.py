@@ -1,4 +1,4 @@
-"""The options that say which data to read and how to split them."""
+"""The options of the data and their splits."""
 
 from __future__ import annotations
 
@@ -18,18 +18,18 @@ from foretoken.options import check_fields, option
 
 MOST_FOLDS = 1000
 FOLD_OPTIONS = ("folds", "fold", "fold_seed")
-CLEAN = "clean"  # nothing that is trained on, or selected by, is in the test
+CLEAN = "clean"  # the test has no document of train or validation
 REMOVABLE = ("headers", "footers", "quotes")
 
 
 @dataclass(frozen=True)
 class DataOptions:
-    """Which documents to read, and how they become train, validation and test.
+    """Which documents to read, and how to make train, validation and test of them.
 
-    Whether they fit a built-in task is checked where the task is: :func:`foretoken.data.tasks.table.task_errors`.
+    :func:`foretoken.data.tasks.table.task_errors` checks whether they fit a built-in task.
 
     Raises:
-        ConfigError: values that cannot be used; all of them are named in one message.
+        ConfigError: some values cannot be used; the message names all of them.
 
     >>> DataOptions(task="pydocs").validation_fraction
     0.1
@@ -156,7 +156,7 @@ class DataOptions:
 
     @property
     def columns(self) -> ColumnNames:
-        """The columns of one's own tables."""
+        """The columns of the user's own tables."""
         format = replace(self.format, encoding=self.format.encoding if self.encoding == AUTO else self.encoding)
         bad_rows = BadRows(self.bad_rows, remedy="data.bad_rows: drop")
         names = self.text or self.text_column, self.label_column, self.text_pair_column, self.problem
@@ -170,11 +170,11 @@ class DataOptions:
         return replace(columns, text=word, label=tag, sentence=self.sentence_column, scheme=self.tag_scheme)
 
     def is_given(self, name: str) -> bool:
-        """Tell whether an option has another value than its default."""
+        """Tell whether an option differs from its default."""
         return name in given_options({name: getattr(self, name)})
 
     def __post_init__(self) -> None:
-        """Refuse what contradicts itself."""
+        """Refuse options that contradict each other."""
         checks = (_source, _unused, _choices, _encodings, _shares, _folds)
         check_fields(self, lambda: [problem for check in checks for problem in check(self)])
 
@@ -190,8 +190,8 @@ _OF_OTHER_TESTS = ("validation", "test", "split", "test_fraction", "max_test")
 
 def _folds(options: DataOptions) -> list[str]:
     if options.folds is None:
-        given = [name for name in FOLD_OPTIONS[1:] if options.is_given(name)]
-        return [f"{name} is set without folds: set folds to their number, or leave {name} out" for name in given]
+        named = [name for name in FOLD_OPTIONS[1:] if options.is_given(name)]
+        return [f"{name} is set without folds: set folds to their number, or leave {name} out" for name in named]
     problems = [
         f"{name} and folds exclude each other: every document is in the test of one fold; leave {name} out"
         for name in _OF_OTHER_TESTS
@@ -203,7 +203,7 @@ def _folds(options: DataOptions) -> list[str]:
 
 
 def given_options(values: Mapping[str, object]) -> dict[str, object]:
-    """Return the options that have another value than their default.
+    """Return the options that differ from their defaults.
 
     >>> given_options({"task": "pydocs", "split": "clean", "remove": ["headers", "footers", "quotes"]})
     {'task': 'pydocs'}
@@ -241,17 +241,17 @@ _OWN = ("problem", "text", *_COLUMNS, *_OF_TAGS, "config_name", "encoding", "for
 
 
 def _unused(options: DataOptions) -> list[str]:
-    """Name options that would be ignored in silence."""
+    """Return the errors for options that would be ignored."""
     if options.task is None:
         return _unused_by_problem(options)
-    own = [name for name in _OWN if options.is_given(name)]
-    return [f"{name} is for your own data, and has no use with task {quoted(options.task)}" for name in own]
+    named = [name for name in _OWN if options.is_given(name)]
+    return [f"{name} is for your own data, and has no use with task {quoted(options.task)}" for name in named]
 
 
 def _unused_by_problem(options: DataOptions) -> list[str]:
     problems, data = [], PROBLEMS.get(options.problem)
     if data is None:
-        return []  # which `_choices` says
+        return []  # `_choices` reports it
     columns = [name for name in ("text_column", "label_column") if options.is_given(name)]
     if data.rows is Rows.WORDS:
         problems = [
@@ -271,10 +271,6 @@ def _unused_by_problem(options: DataOptions) -> list[str]:
     return problems
 
 
-def _of_words(data: ProblemData) -> bool:
-    return data.rows is Rows.WORDS
-
-
 _ONLY_FOR: dict[str, Callable[[ProblemData], bool]] = {
     "text": lambda data: data.rows in (Rows.TEXTS, Rows.CHOICES, Rows.SOURCES),
     "group_column": lambda data: data.rows is not Rows.QUESTIONS,
@@ -283,7 +279,7 @@ _ONLY_FOR: dict[str, Callable[[ProblemData], bool]] = {
     "positive": lambda data: data.answer is Answer.CLASS,
     "label_columns": lambda data: data.answer in (Answer.LABELS, Answer.NUMBER),
     "label_separator": lambda data: data.answer is Answer.LABELS,
-    **dict.fromkeys(_OF_TAGS, _of_words),
+    **dict.fromkeys(_OF_TAGS, lambda data: data.rows is Rows.WORDS),
 }
 
 
@@ -308,11 +304,15 @@ def _choices(options: DataOptions) -> list[str]:
             f"problem: no problem {quoted(options.problem)}{did_you_mean(str(options.problem), PROBLEMS)}; "
             f"the problems are {', '.join(PROBLEMS)}"
         )
-    problems.extend(_remove(options))
-    if options.labels is not None:
-        problems.extend(_labels(options.labels))
-    problems.extend(_columns(options))
-    return problems
+    problems += [
+        f"remove: {quoted(name)} is not known{did_you_mean(str(name), REMOVABLE)}; choose among {', '.join(REMOVABLE)}"
+        for name in options.remove
+        if name not in REMOVABLE
+    ]
+    if options.labels is not None and len(set(options.labels)) < max(2, len(options.labels)):
+        got = quoted(list(options.labels))
+        problems.append(f"labels must name at least two different classes, each once; got {got}")
+    return problems + _columns(options)
 
 
 def _encodings(options: DataOptions) -> list[str]:
@@ -347,17 +347,3 @@ def _columns(options: DataOptions) -> list[str]:
         elif column is not None:
             roles[column] = name
     return problems
-
-
-def _remove(options: DataOptions) -> list[str]:
-    return [
-        f"remove: {quoted(part)} is not known{did_you_mean(str(part), REMOVABLE)}; choose among {', '.join(REMOVABLE)}"
-        for part in options.remove
-        if part not in REMOVABLE
-    ]
-
-
-def _labels(labels: tuple[str, ...]) -> list[str]:
-    if len(set(labels)) < max(2, len(labels)):
-        return [f"labels must name at least two different classes, each once; got {quoted(list(labels))}"]
-    return []

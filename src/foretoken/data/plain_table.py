@@ -1,4 +1,4 @@
-"""Rows to predict that were typed: a table of a few columns, without the seconds that importing `datasets` takes."""
+"""A small table of rows to predict, which spares the slow import of `datasets`."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from typing import Any, Protocol
 
 
 class Table(Protocol):
-    """What reading columns asks of a table; `datasets.Dataset` has it."""
+    """The interface of a table for reading columns; `datasets.Dataset` has it."""
 
     @property
     def column_names(self) -> list[str]:

@@ -1,6 +1,6 @@
-"""The problems that data can pose, by name: how a row is read, and what kind of answer it has.
+"""The problems by name: the kind of their rows, and the kind of their answers.
 
-Readers and checks go by these two, and metrics by the answer, so that a further problem of known kinds needs none.
+Readers, checks and metrics depend on these kinds alone, so that a new problem of known kinds needs no changes there.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ QUESTION_ANSWERING = "question-answering"
 
 
 class Rows(Enum):
-    """What one row of the data is."""
+    """The kinds of rows of data."""
 
     TEXTS = "a text or a pair of texts"
     CHOICES = "a question with its choices"
@@ -30,7 +30,7 @@ class Rows(Enum):
 
 
 class Answer(Enum):
-    """What is answered for a row."""
+    """The kinds of answers to a row."""
 
     CLASS = "one class of a fixed set"
     LABELS = "any number of classes of a fixed set"
@@ -41,24 +41,24 @@ class Answer(Enum):
     SPAN = "a part of the context, or none"
 
 
-_METRICS = {  # what selects the best checkpoint where neither task nor recipe names it, and what is printed of a run
+_METRICS = {  # the default metric that selects the best checkpoint, and the metrics that are printed
     Answer.CLASS: ("f1_macro", ("accuracy", "f1_macro", "ece")),
     Answer.LABELS: ("f1_micro", ("f1_micro", "f1_macro", "map")),
     Answer.NUMBER: ("pearson_spearman", ("pearson", "spearman", "mse")),
     Answer.CHOICE: ("accuracy", ("accuracy", "ece", "nll")),
     Answer.TAGS: ("f1", ("precision", "recall", "f1")),
-    Answer.TEXT: ("loss", ("bleu", "rougeL", "loss")),  # to generate texts at every evaluation takes long
+    Answer.TEXT: ("loss", ("bleu", "rougeL", "loss")),  # generating texts at every evaluation is slow
     Answer.SPAN: ("token_f1", ("exact_match", "token_f1", "loss")),
 }
 
 
 class ProblemData(NamedTuple):
-    """What is known of a problem before its data are read.
+    """The facts about a problem that do not depend on the data.
 
     Attributes:
-        rows: what a row is.
-        answer: what is answered.
-        columns: of its tables, beside id, part and group; the answer's is called label, labels, references or answers.
+        rows: kind of its rows.
+        answer: kind of its answers.
+        columns: columns of its tables besides id, part and group; the answer's is label, labels, references or answers.
     """
 
     rows: Rows
@@ -67,12 +67,12 @@ class ProblemData(NamedTuple):
 
     @property
     def has_classes(self) -> bool:
-        """Whether a whole text or pair has one or several of a fixed set of classes."""
+        """Whether a text or pair has one or several of a fixed set of classes."""
         return self.answer in (Answer.CLASS, Answer.LABELS)
 
     @property
     def metric(self) -> str:
-        """What selects the best checkpoint, where neither task nor recipe names it."""
+        """The metric that selects the best checkpoint, if neither task nor recipe names one."""
         return _METRICS[self.answer][0]
 
     @property
@@ -95,7 +95,7 @@ PROBLEMS: dict[str, ProblemData] = {
 
 
 def answer_of(problem: str) -> Answer | None:
-    """Return what is answered in a problem; None in one that is not known, as that of an old record may be."""
+    """Return the kind of answers of a problem; None for an unknown problem, as old records may have."""
     return PROBLEMS[problem].answer if problem in PROBLEMS else None
 
 

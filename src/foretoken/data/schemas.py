@@ -1,4 +1,4 @@
-"""From examples to tables: the columns that each kind of problem has."""
+"""Tables of examples, with the columns of each problem."""
 
 from __future__ import annotations
 
@@ -16,21 +16,21 @@ if TYPE_CHECKING:
     import datasets
 
 _log = logging.getLogger(__name__)
-_ROWS, _BYTES = 10_000, 1 << 25  # of what is made into a table in one go
+_ROWS, _BYTES = 10_000, 1 << 25  # limits of a piece of a table
 SHARED = ("id", "part", "group")  # columns that any problem may have
-_WHERE_ANY = (*SHARED[1:], "text_pair", "mentions", "raw_text")  # columns that a table has where any example has one
-_LABELS = {Answer.CLASS: "label", Answer.NUMBER: "value"}  # of others it is the number of the answer
+_WHERE_ANY = (*SHARED[1:], "text_pair", "mentions", "raw_text")  # columns that a table has only if an example has them
+_LABELS = {Answer.CLASS: "label", Answer.NUMBER: "value"}  # attributes of the column label; by default the answer
 
 
 def table(problem: str, examples: Sequence[Any], names: Sequence[str]) -> datasets.Dataset:
     """Return the examples of a split as a table.
 
-    Its columns are ``id``, ``part`` and ``group`` where any example has one, and those of the problem:
-    classification, regression: text, text_pair (where there are any), label (ClassLabel or float; where regression has
-    ``names``, a list of floats); with several labels: text, text_pair, labels;
-    multiple-choice: text, choices, label; token-classification: words, labels, raw_text (where words were made from
-    one); candidates: question, candidates, supports, label; generation: source, references; question-answering:
-    question, context, answers (first character and the one after the last), mentions (where there are any).
+    Its columns are ``id``, ``part`` and ``group`` (if any example has one), and those of the problem:
+    classification and regression: text, text_pair (if there are any), label (ClassLabel or float; a list of floats if
+    regression has ``names``); multi-label-classification: text, text_pair, labels; multiple-choice: text, choices,
+    label; token-classification: words, labels, raw_text (if words come from a text); candidates: question, candidates,
+    supports, label; generation: source, references; question-answering: question, context, answers (first character
+    and the one after the last), mentions (if there are any).
     """
     import datasets
 
@@ -53,7 +53,7 @@ def table(problem: str, examples: Sequence[Any], names: Sequence[str]) -> datase
 
 
 def parts(rows: int, size: int) -> Iterator[tuple[int, int]]:
-    """Yield begin and end of the parts in which so many rows of so many bytes in all are made into a table.
+    """Yield begin and end of the pieces into which rows with a total size in bytes are divided for a table.
 
     >>> list(parts(3, 10**8)), list(parts(0, 0))
     ([(0, 1), (1, 2), (2, 3)], [(0, 0)])
@@ -64,7 +64,7 @@ def parts(rows: int, size: int) -> Iterator[tuple[int, int]]:
 
 
 def stored(pieces: Iterable[datasets.Dataset]) -> datasets.Dataset:
-    """Return some tables as one: one alone as it is, several from the disk, so that they take no memory."""
+    """Return the concatenation of tables; several tables are kept on disk, so that they take no memory."""
     import datasets
 
     first, *others = (piece if number == 0 else _on_disk(piece) for number, piece in enumerate(pieces))
@@ -72,9 +72,9 @@ def stored(pieces: Iterable[datasets.Dataset]) -> datasets.Dataset:
 
 
 def _on_disk(table: datasets.Dataset) -> datasets.Dataset:
-    """Return a table as it lies in a file that has no name any more: it is gone when nothing reads it.
+    """Return a table mapped from a deleted file, whose disk space is freed when nothing reads it any more.
 
-    Where it cannot be written, it stays in memory.
+    If the file cannot be written, the table stays in memory.
     """
     import datasets
     import pyarrow as pa
@@ -93,14 +93,13 @@ def _on_disk(table: datasets.Dataset) -> datasets.Dataset:
 
 
 def _types(answer: Answer, names: Sequence[str]) -> Mapping[str, Any]:
-    """Return the types of the columns that hold something else than a text."""
+    """Return the types of the columns that do not hold a text."""
     import datasets
 
     classes, whole = datasets.ClassLabel(names=list(names)), datasets.Value("int64")
     number = datasets.Value("float64")
     labels = {Answer.CLASS: classes, Answer.NUMBER: datasets.List(number) if names else number}
-    texts = dict.fromkeys(
-        ("choices", "words", "candidates", "supports", "references"), datasets.List(datasets.Value("string"))
-    )
+    strings = datasets.List(datasets.Value("string"))
+    texts = dict.fromkeys(("choices", "words", "candidates", "supports", "references"), strings)
     spans = dict.fromkeys(("answers", "mentions"), datasets.List(datasets.List(whole)))
     return texts | spans | {"label": labels.get(answer, whole), "labels": datasets.List(classes)}

@@ -1,7 +1,7 @@
 """Deterministic stratified splits and subsamples.
 
-The order inside a class is that of a SHA-256 of seed and key, so a split depends on the documents and the
-seed alone: not on their order in the file, the platform, or a library's random generator.
+The documents of a class are sorted by a SHA-256 of seed and key, so a split depends on the documents and the seed
+alone, and not on their order in the file, the platform, or a library's random generator.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ def digest(*parts: object) -> str:
 
 
 def text_key(text: str) -> str:
-    """Return what two documents share when their texts differ only in white space."""
+    """Return a key that texts share if they differ only in white space."""
     return digest(" ".join(text.split()))
 
 
@@ -37,15 +37,15 @@ def split_off(
 ) -> tuple[list[E], dict[str, list[E]]]:
     """Return the documents left for training, and one list per named split.
 
-    Every class gives its share to every split; a group stays together.
+    Every split gets its share of every class, and groups are not divided.
 
     Args:
-        documents: all of them.
-        fractions: of the splits.
-        seed: of the order.
-        keys: the group of each document; by default its own, or identical texts.
-        are_mixed: a group may have several classes, and be larger than a split. It then counts for its rarest class,
-            and the larger ones stay in train.
+        documents: the documents.
+        fractions: share of each split.
+        seed: seed of the order.
+        keys: group of each document; by default its ``group``, or identical texts.
+        are_mixed: groups may have several classes, and be larger than a split. They then count for their rarest class,
+            and the largest stay in train.
 
     Raises:
         DataError: a class has too few groups to be in every split.
@@ -53,7 +53,7 @@ def split_off(
     keys = keys or [_group(document) for document in documents]
     if have_label_sets(documents):
         return _parts(documents, keys, _places_by_labels(documents, keys, fractions, seed), fractions)
-    place: dict[str, str] = {}
+    split_of: dict[str, str] = {}
     classes = groups_by_class(documents, keys, are_mixed=are_mixed)
     needed = len(fractions) + 1
     refuse_small_classes(
@@ -62,8 +62,8 @@ def split_off(
         f"train and {' and '.join(fractions)} need {needed} of each{', of different groups' * are_mixed}",
     )
     for groups in classes.values():
-        place.update(_assign(groups, fractions, seed, largest_last=are_mixed))
-    return _parts(documents, keys, place, fractions)
+        split_of.update(_assign(groups, fractions, seed, largest_last=are_mixed))
+    return _parts(documents, keys, split_of, fractions)
 
 
 def _places_by_labels(
@@ -75,11 +75,11 @@ def _places_by_labels(
 
 
 def _parts(
-    documents: Sequence[E], keys: Sequence[str], place: Mapping[str, str], fractions: Mapping[str, float]
+    documents: Sequence[E], keys: Sequence[str], split_of: Mapping[str, str], fractions: Mapping[str, float]
 ) -> tuple[list[E], dict[str, list[E]]]:
     parts: dict[str, list[E]] = {name: [] for name in ("", *fractions)}
     for key, document in zip(keys, documents, strict=True):
-        parts[place.get(key, "")].append(document)
+        parts[split_of.get(key, "")].append(document)
     return parts.pop(""), parts
 
 
@@ -90,7 +90,7 @@ def _group(document: Example) -> str:
 def groups_by_class(
     documents: Sequence[Example], keys: Sequence[str] | None = None, *, are_mixed: bool = False
 ) -> dict[str, dict[str, int]]:
-    """Return the size of every group, by the class of its first document, or the rarest one of mixed groups."""
+    """Return the size of every group, by the class of its first document, or the rarest class of a mixed group."""
     pairs = [*zip(keys or [_group(document) for document in documents], documents, strict=True)]
     if are_mixed:
         counts = Counter(stratum for _, stratum in {(key, document.stratum) for key, document in pairs})
@@ -104,12 +104,12 @@ def groups_by_class(
 
 
 def keys_of_groups(examples: Sequence[Example]) -> list[str]:
-    """Return for every example a key that it shares with those of its group, or with its text, and theirs in turn."""
+    """Return a key for every example; examples share it that are linked by equal groups or texts."""
     return together([example.content for example in examples], [example.group for example in examples])
 
 
 def group_counts(splits: Splits) -> dict[str, dict[str, int]]:
-    """Return how many groups each split has, and how many documents are in none."""
+    """Return the number of groups of each split, and of its documents without a group."""
     groups = {split: [example.group for example in examples] for split, examples in splits.items()}
     return {
         "groups": {split: len({*names} - {None}) for split, names in groups.items()},
@@ -118,7 +118,7 @@ def group_counts(splits: Splits) -> dict[str, dict[str, int]]:
 
 
 def refuse_small_classes(sizes: Mapping[str, int], needed: int, why: str) -> None:
-    """Raise a DataError that names every class with fewer different documents than are needed."""
+    """Raise a DataError that names every class with fewer different documents than needed."""
     small = {label: size for label, size in sorted(sizes.items(), key=lambda item: item[1]) if size < needed}
     if not small:
         return
@@ -134,24 +134,24 @@ def refuse_small_classes(sizes: Mapping[str, int], needed: int, why: str) -> Non
 def _assign(
     groups: Mapping[str, int], fractions: Mapping[str, float], seed: int, *, largest_last: bool
 ) -> dict[str, str]:
-    total, place, start = sum(groups.values()), {}, 0
+    total, split_of, start = sum(groups.values()), {}, 0
     most = max(min(fractions.values()) * total, 2 * total / len(groups)) if largest_last else total
     order = sorted(groups, key=lambda key: (max(groups[key], most), digest(seed, key)))
     for number, (name, fraction) in enumerate(fractions.items()):
         wanted, taken = max(1, round(fraction * total)), 0
-        last = len(order) - (len(fractions) - number)  # one group is left for every later split, and train
+        last = len(order) - (len(fractions) - number)  # leave one group for every later split and train
         while (taken < wanted and start < last) or taken == 0:
-            place[order[start]] = name
+            split_of[order[start]] = name
             taken += groups[order[start]]
             start += 1
-    return place
+    return split_of
 
 
 def subsample(documents: Sequence[E], maximum: int | None, seed: int, option: str) -> Sequence[E]:
-    """Return at most ``maximum`` documents, classes in proportion (at least one of each), in their old order.
+    """Return at most ``maximum`` documents, classes in proportion (at least one of each), in their order.
 
     Raises:
-        ConfigError: fewer documents asked for than there are classes.
+        ConfigError: ``maximum`` is below the number of classes.
     """
     if maximum is None or len(documents) <= maximum:
         return documents
@@ -170,7 +170,7 @@ def subsample(documents: Sequence[E], maximum: int | None, seed: int, option: st
 
 
 def _subsample_of_label_sets(documents: Sequence[E], maximum: int, seed: int) -> Sequence[E]:
-    """Return so many documents, every label in proportion as far as can be, in their old order."""
+    """Return ``maximum`` documents, labels in proportion as far as possible, in their order."""
     sets = label_sets([document.id for document in documents], documents)
     order = sorted(sets, key=lambda key: digest(seed, key))
     share = maximum / len(order)
@@ -180,10 +180,10 @@ def _subsample_of_label_sets(documents: Sequence[E], maximum: int, seed: int) ->
 
 
 def subsample_groups(documents: Sequence[E], maximum: int | None, seed: int, option: str) -> Sequence[E]:
-    """Return the first groups of a random order that make at most ``maximum`` documents, in the old order.
+    """Return whole groups in random order with at most ``maximum`` documents, in the documents' order.
 
     Raises:
-        ConfigError: not even one group is that small.
+        ConfigError: the first group has more documents.
     """
     if maximum is None or len(documents) <= maximum:
         return documents
@@ -197,7 +197,7 @@ def subsample_groups(documents: Sequence[E], maximum: int | None, seed: int, opt
 
 
 def _quotas(sizes: Mapping[str, int], maximum: int) -> dict[str, int]:
-    """Return how many documents of each class make ``maximum``, as near to proportion as can be."""
+    """Return the number of documents of each class, ``maximum`` in all, as close to proportion as possible."""
     total = sum(sizes.values())
     quota = dict.fromkeys(sorted(sizes), 1)
     lacking = [(1 - sizes[label] * maximum / total, label) for label in quota if sizes[label] > 1]
@@ -211,7 +211,7 @@ def _quotas(sizes: Mapping[str, int], maximum: int) -> dict[str, int]:
 
 
 def together(texts: Sequence[str], groups: Sequence[str | None]) -> list[str]:
-    """Return for every text a key that it shares with those of its group and those like it, and theirs in turn.
+    """Return a key for every text; texts share it that are linked by equal groups or equal texts.
 
     >>> first, second, third = together(["a b", "a  b", "c"], [None, "g", "g"])
     >>> first == second == third
@@ -223,7 +223,7 @@ def together(texts: Sequence[str], groups: Sequence[str | None]) -> list[str]:
         for name in [("text", key), *([] if group is None else [("group", group)])]:
             _join(parent, first.setdefault(name, index), index)
     roots = [_root(parent, index) for index in range(len(texts))]
-    least: dict[int, str] = {}  # by root; unlike the root itself, it does not depend on the order of the texts
+    least: dict[int, str] = {}  # by root; unlike the root, it does not depend on the order of the texts
     for key, root in zip(keys, roots, strict=True):
         least[root] = min(key, least.get(root, key))
     return [least[root] for root in roots]
@@ -232,16 +232,16 @@ def together(texts: Sequence[str], groups: Sequence[str | None]) -> list[str]:
 def near_duplicates(texts: Sequence[str], words: int = 8, shared: float = 0.3) -> list[int]:
     """Return for every text the index of the first text of its group.
 
-    Two texts are grouped when they share at least ``shared`` of the smaller one's runs of ``words`` words.
+    Two texts are grouped if they share at least ``shared`` of the shorter text's runs of ``words`` words.
 
     >>> near_duplicates(["a b c d", "x y z w", "a b c d e"], words=3, shared=0.5)
     [0, 1, 0]
     """
     runs = [_runs(text, words) for text in texts]
     parent = list(range(len(texts)))
-    for (one, other), common in _common_runs(runs).items():
-        if common >= shared * min(len(runs[one]), len(runs[other])):
-            _join(parent, one, other)
+    for (first, second), common in _common_runs(runs).items():
+        if common >= shared * min(len(runs[first]), len(runs[second])):
+            _join(parent, first, second)
     return [_root(parent, index) for index in range(len(texts))]
 
 
@@ -252,18 +252,18 @@ def _runs(text: str, words: int) -> set[tuple[str, ...]]:
 
 def _common_runs(runs: Iterable[set[tuple[str, ...]]]) -> Counter[tuple[int, int]]:
     holders: dict[tuple[str, ...], list[int]] = defaultdict(list)
-    for index, own in enumerate(runs):
-        for run in own:
+    for index, members in enumerate(runs):
+        for run in members:
             holders[run].append(index)
     pairs: Counter[tuple[int, int]] = Counter()
     for owners in holders.values():
         if 1 < len(owners) <= 50:  # a run in more texts than that is a boilerplate line, not a copied text
-            pairs.update((one, other) for place, one in enumerate(owners) for other in owners[place + 1 :])
+            pairs.update((first, second) for number, first in enumerate(owners) for second in owners[number + 1 :])
     return pairs
 
 
-def _join(parent: list[int], one: int, other: int) -> None:
-    first, second = sorted((_root(parent, one), _root(parent, other)))
+def _join(parent: list[int], index: int, other: int) -> None:
+    first, second = sorted((_root(parent, index), _root(parent, other)))
     parent[second] = first
 
 

@@ -1,1 +1,1 @@
-"""A trained model as a folder that runs without foretoken, peft and transformers: ONNX, or PyTorch's own."""
+"""Export of trained models as folders that run without foretoken, peft and transformers: ONNX, or PyTorch."""

@@ -1,4 +1,4 @@
-"""Whether what was written computes what the model does."""
+"""Checks that an exported folder computes the same as the model."""
 
 from __future__ import annotations
 
@@ -13,53 +13,53 @@ from foretoken.attention.choose import unpacked
 from foretoken.data.problems import Rows
 from foretoken.errors import BackboneError, cut
 from foretoken.exporting import read
-from foretoken.exporting.graph import Graph, Inputs, Sample, head_arrays, plain_tokens
+from foretoken.exporting.graph import Graph, Inputs, head_arrays, plain_tokens
 from foretoken.inference.predictor import Predictor
 from foretoken.training.tokens.texts import encode_texts
 from foretoken.tuner.heads import logits_of_summaries
 
-Run: TypeAlias = Callable[[Sample], Mapping[str, Any]]  # outputs by name, as arrays
-TOLERANCE = 1e-4  # of outputs up to 1, and a share of larger ones; rounding in another order makes less
+Run: TypeAlias = Callable[[Inputs], Mapping[str, Any]]  # outputs by name, as arrays
+TOLERANCE = 1e-4  # of outputs up to 1, and a share of larger ones; more than rounding in another order makes
 
 
 @torch.no_grad()
-def expected_of(graph: Graph, samples: Iterable[Sample]) -> list[Inputs]:
+def expected_of(graph: Graph, samples: Iterable[Inputs]) -> list[Inputs]:
     """Return the model's own outputs by name, for every sample."""
-    with unpacked():  # of padding, whose tags a graph yields too, packed batches have no states
-        return [dict(zip(graph.output_names, graph(**sample.inputs), strict=True)) for sample in samples]
+    with unpacked():  # packed batches have no states of padding, whose tags a graph yields too
+        return [dict(zip(graph.output_names, graph(**sample), strict=True)) for sample in samples]
 
 
-def differences(run: Run, samples: Iterable[Sample], expected: Iterable[Inputs]) -> float:
-    """Return how far outputs are at most from the model's own, beyond 1 as a share of these."""
+def differences(run: Run, samples: Iterable[Inputs], expected: Iterable[Inputs]) -> float:
+    """Return the largest difference between outputs and the model's own; beyond 1 as a share of these."""
     most = 0.0
-    for sample, outputs in zip(samples, expected, strict=True):
-        found = run(sample)
-        for name, value in outputs.items():
-            distance = (torch.as_tensor(found[name]) - value).abs() / value.abs().clamp(min=1)
+    for sample, wanted in zip(samples, expected, strict=True):
+        outputs = run(sample)
+        for name, value in wanted.items():
+            distance = (torch.as_tensor(outputs[name]) - value).abs() / value.abs().clamp(min=1)
             most = max(most, float(distance.nan_to_num(nan=torch.inf).max()))
     return most
 
 
-def check(run: Run, samples: Iterable[Sample], expected: Iterable[Inputs]) -> float:
+def check(run: Run, samples: Iterable[Inputs], expected: Iterable[Inputs]) -> float:
     """Return :func:`differences`, or raise BackboneError where they are more than rounding."""
     try:
-        found = differences(run, samples, expected)
-    except Exception as error:  # of onnxruntime or PyTorch: whatever it is, the graph is of no use
+        difference = differences(run, samples, expected)
+    except Exception as error:  # onnxruntime and PyTorch raise errors of many kinds
         said = cut(" ".join(str(error).split()), 200)
         raise BackboneError(
             f"the exported graph does not run on documents of other lengths ({said}): this model cannot be exported; "
             "serve it with foretoken itself"
         ) from error
-    if found > TOLERANCE:
+    if difference > TOLERANCE:
         raise BackboneError(
-            f"the exported graph's outputs differ from the model's by {found:.1e}, more than {TOLERANCE:.0e}: this "
-            "model cannot be exported for documents of every length; serve it with foretoken itself"
+            f"the exported graph's outputs differ from the model's by {difference:.1e}, more than {TOLERANCE:.0e}: "
+            "this model cannot be exported for documents of every length; serve it with foretoken itself"
         )
-    return found
+    return difference
 
 
 def check_head(graph: Graph, expected: Iterable[Inputs]) -> None:
-    """Raise BackboneError unless `read.py` makes the model's logits of summaries, of one chunk and of several."""
+    """Raise BackboneError unless `read.py` computes the model's logits from summaries of one and of several chunks."""
     head = head_arrays(graph)
     if not head:
         return
@@ -77,7 +77,7 @@ def check_head(graph: Graph, expected: Iterable[Inputs]) -> None:
 
 
 def check_rows(predictor: Predictor, tokenizer: Path, about: Mapping[str, Any]) -> None:
-    """Raise BackboneError unless `read.py` makes the chunks of training of long and short texts."""
+    """Raise BackboneError unless `read.py` cuts long and short texts into the same chunks as training."""
     if predictor.problem.facts.rows is not Rows.TEXTS:
         return
     fast, plain = Tokenizer.from_file(str(tokenizer)), plain_tokens(predictor.tokenizer)

@@ -29,7 +29,7 @@ from foretoken.exporting.folder import (
     write_reading,
     write_tokenizer,
 )
-from foretoken.exporting.graph import Graph, Inputs, Sample, adapter_tensors, make_graph, samples, traced, traced_shared
+from foretoken.exporting.graph import Graph, Inputs, adapter_tensors, make_graph, samples, traced, traced_shared
 from foretoken.exporting.onnx_file import (
     OPSET,
     check_installed,
@@ -76,16 +76,16 @@ def export(
         to: ``onnx`` for onnxruntime, ``torch`` for PyTorch alone.
         shared: write one graph of the backbone and one small file for each adapter; ONNX only.
         int8: keep the weights of matrix products in 8 bits; ONNX only.
-        base_model: where the pretrained model of an adapter is, in place of what its folder says.
+        base_model: the pretrained model of an adapter, in place of the one that its folder names.
         accept_changed: export an adapter though its pretrained model is not the one that it was trained on.
 
     Returns:
-        How far the outputs are at most from the model's, on documents of other sizes than the graph was made from.
+        The largest difference of the outputs from the model's, on documents of other sizes than the traced ones.
 
     Raises:
         AdapterError: the run is not finished, or its files are damaged.
-        BackboneError: there is no such graph of the model, or its outputs are others than the model's.
-        ConfigError: options that do not go together, or a missing package.
+        BackboneError: the model cannot be exported, or the graph's outputs differ from the model's.
+        ConfigError: options exclude each other, or a package is missing.
         SaveError: ``output`` is not empty, or cannot be written.
 
     >>> export("runs/mail", "exported", to="torch", int8=True)
@@ -123,11 +123,11 @@ def check_options(sources: Sequence[Path], to: str, *, shared: bool, int8: bool)
 
 
 def load_for_export(source: Path, *, base_model: str | None = None, accept_changed: bool = False) -> Predictor:
-    """Load what is to be exported, on the processor.
+    """Load a model to export, on the CPU.
 
     Raises:
-        AdapterError: there is nothing that can be loaded.
-        BackboneError: it is of a kind that is not exported.
+        AdapterError: the folder cannot be loaded.
+        BackboneError: models of this kind are not exported.
     """
     predictor = load_for_inference(source, base_model=base_model, accept_changed=accept_changed)
     name, is_pair = predictor.problem.name, predictor.model.config.is_encoder_decoder
@@ -141,10 +141,10 @@ def load_for_export(source: Path, *, base_model: str | None = None, accept_chang
 
 
 def export_one(predictor: Predictor, folder: Path, to: Target, *, int8: bool) -> float:
-    """Write everything into a folder that is there, and return how far the outputs are from the model's.
+    """Write everything into an existing folder, and return the largest difference of the outputs from the model's.
 
     Raises:
-        BackboneError: there is no such graph of the model.
+        BackboneError: the model cannot be exported.
     """
     write_tokenizer(predictor, folder / TOKENIZER)
     graph = make_graph(predictor)
@@ -161,10 +161,10 @@ def export_one(predictor: Predictor, folder: Path, to: Target, *, int8: bool) ->
 
 
 def write_graph(predictor: Predictor, graph: Graph, path: Path, to: Target, *, int8: bool = False) -> float:
-    """Write the graph, and return how far its outputs are from the model's.
+    """Write the graph, and return the largest difference of its outputs from the model's.
 
     Raises:
-        BackboneError: there is no graph, or none of this model.
+        BackboneError: the model cannot be exported.
     """
     example, *others = samples(predictor)
     expected = expected_of(graph, others)
@@ -174,38 +174,32 @@ def write_graph(predictor: Predictor, graph: Graph, path: Path, to: Target, *, i
         buffer = io.BytesIO()  # PyTorch's own writing of files ends the process where the disk is full
         torch.export.save(program, buffer)
         path.write_bytes(buffer.getbuffer())
-        return check(torch_run(path, graph), others, expected)
+        module, names = torch.export.load(path).module(), graph.output_names
+        return check(lambda sample: dict(zip(names, module(*sample.values()), strict=True)), others, expected)
     write_onnx(program, path, inputs=input_names(predictor), outputs=graph.output_names)
     check_onnx(path)
-    difference = check(onnx_run(path), others, expected)
+    difference = check(onnx_run(session_of(path)), others, expected)
     if not int8:
         return difference
     to_int8(path)
-    return differences(onnx_run(path), others, expected)
+    return differences(onnx_run(session_of(path)), others, expected)
 
 
-def onnx_run(file: Path) -> Run:
-    """Return what runs samples in a session of a file."""
-    session = session_of(file)
-    return lambda sample: run_onnx(session, sample.inputs)
-
-
-def torch_run(path: Path, graph: Graph) -> Run:
-    """Return what runs samples in a program that is loaded again."""
-    module = torch.export.load(path).module()
-    return lambda sample: dict(zip(graph.output_names, module(*sample.arguments), strict=True))
+def onnx_run(session: Any, adapter: Any = None) -> Run:
+    """Return a function that runs samples in a session, with an adapter of :func:`read_adapter` if there is one."""
+    return lambda sample: run_onnx(session, sample, adapter)
 
 
 def export_shared(sources: Sequence[Path], folder: Path, load: Callable[[Path], Predictor]) -> float:
-    """Write the graph, whose own adapter is the first one, and a file for every adapter.
+    """Write the graph, with the first adapter as its default, and a file for every adapter.
 
     Args:
-        sources: where the adapters are.
-        folder: is there.
-        load: loads one of them.
+        sources: folders of the adapters.
+        folder: existing folder to write to.
+        load: function that loads an adapter.
 
     Returns:
-        How far the outputs of an adapter are at most from its model's.
+        The largest difference of an adapter's outputs from its model's.
 
     Raises:
         AdapterError: an adapter has other tensors, another backbone or another tokenizer than the first one.
@@ -213,28 +207,26 @@ def export_shared(sources: Sequence[Path], folder: Path, load: Callable[[Path], 
     """
     names = adapter_names(sources)
     first = load(sources[0])
-    with_words = any(read_card(adapter_folder(source)).recipe.words for source in sources)  # one graph has its outputs
+    with_words = any(read_card(adapter_folder(source)).recipe.words for source in sources)  # which are added to logits
     graph = make_graph(first, with_words=with_words)
     example, *others = samples(first)
     make_folder(folder / ADAPTERS)
     answers, expected = dict[str, JsonObject](), dict[str, list[Inputs]]()
     for name, source in zip(names, sources, strict=True):
         predictor = first if source is sources[0] else load(source)
-        own = graph if predictor is first else make_graph(predictor, with_words=with_words)
-        check_alike(source, predictor, own, first, graph)
-        write_adapter(folder / ADAPTERS / f"{name}{SUFFIX}", adapter_tensors(own))
-        write_head(own, folder / ADAPTERS / f"{name}.npz")
+        own_graph = graph if predictor is first else make_graph(predictor, with_words=with_words)
+        check_alike(source, predictor, own_graph, first, graph)
+        write_adapter(folder / ADAPTERS / f"{name}{SUFFIX}", adapter_tensors(own_graph))
+        write_head(own_graph, folder / ADAPTERS / f"{name}.npz")
         if predictor.words is not None:
             make_folder(folder / WORDS)
             write_words(predictor.words, folder / WORDS / name)
-        answers[name], expected[name] = answers_of(predictor), expected_of(own, others)
-        check_head(own, expected[name])
+        answers[name], expected[name] = answers_of(predictor), expected_of(own_graph, others)
+        check_head(own_graph, expected[name])
     write_shared_graph(graph, example, folder / MODEL, input_names(first))
     session = session_of(folder / MODEL)
-    most = max(
-        check(adapter_run(session, folder / ADAPTERS / f"{name}{SUFFIX}"), others, outputs)
-        for name, outputs in expected.items()
-    )
+    runs = {name: onnx_run(session, read_adapter(folder / ADAPTERS / f"{name}{SUFFIX}")) for name in names}
+    most = max(check(run, others, expected[name]) for name, run in runs.items())
     write_tokenizer(first, folder / TOKENIZER)
     values = config_of(first, graph, runtime="onnx", file=MODEL, int8=False, largest_difference=most, opset=OPSET)
     check_rows(first, folder / TOKENIZER, values)
@@ -244,22 +236,16 @@ def export_shared(sources: Sequence[Path], folder: Path, load: Callable[[Path], 
     return most
 
 
-def write_shared_graph(graph: Graph, example: Sample, path: Path, inputs: Sequence[str]) -> None:
-    """Write a graph that takes the tensors of an adapter as inputs, and has those of its own where none is given."""
+def write_shared_graph(graph: Graph, example: Inputs, path: Path, inputs: Sequence[str]) -> None:
+    """Write a graph that takes the tensors of an adapter as inputs, with its own as their defaults."""
     tensors = adapter_tensors(graph)
     program = traced_shared(graph, example)
     write_onnx(program, path, inputs=[*inputs, *tensors], outputs=graph.output_names, defaults=tensors)
     check_onnx(path)
 
 
-def adapter_run(session: Any, file: Path) -> Run:
-    """Return what runs samples in a session with the adapter of a file."""
-    adapter = read_adapter(file)
-    return lambda sample: run_onnx(session, sample.inputs, adapter)
-
-
 def adapter_names(sources: Sequence[Path]) -> list[str]:
-    """Return a name for each folder: its own, with the one above it where that is not enough.
+    """Return a name for each folder: its own, with its parent's where names repeat.
 
     >>> adapter_names([Path("runs/mail"), Path("runs/news/adapter")])
     ['mail', 'adapter']
@@ -278,7 +264,7 @@ def adapter_names(sources: Sequence[Path]) -> list[str]:
 
 def check_alike(source: Path, predictor: Predictor, graph: Graph, first: Predictor, first_graph: Graph) -> None:
     """Raise AdapterError unless an adapter fits the graph and the tokenizer of the first one."""
-    own_tokenizer, tokenizer = (backend_of(found.tokenizer).to_str() for found in (predictor, first))
+    own_tokenizer, tokenizer = (backend_of(item.tokenizer).to_str() for item in (predictor, first))
     facts = {
         "problem": predictor.problem.name == first.problem.name,
         "reading of long documents": reading_of(predictor) == reading_of(first),
@@ -294,20 +280,20 @@ def check_alike(source: Path, predictor: Predictor, graph: Graph, first: Predict
         )
 
 
-def _other_tensors(own: Inputs, first: Inputs) -> list[str]:
-    shapes, wanted = ({name: tuple(tensor.shape) for name, tensor in found.items()} for found in (own, first))
+def _other_tensors(tensors: Inputs, first: Inputs) -> list[str]:
+    shapes, wanted = ({name: tuple(tensor.shape) for name, tensor in items.items()} for items in (tensors, first))
     return [name for name in {**wanted, **shapes} if shapes.get(name) != wanted.get(name)]
 
 
 def _same_backbone(graph: Graph, first: Graph) -> bool:
-    """Compare all frozen tensors: another checkpoint of the same shape would answer, and wrongly.
+    """Compare all frozen tensors: another checkpoint of the same shapes would give wrong answers.
 
-    The heads that trained ones stand in for are left out: they are random where the checkpoint has none.
+    Heads that trained ones replace are left out: they are random if the checkpoint has none.
     """
     if graph is first:
         return True
-    own, others = (_frozen(one) for one in (graph, first))
-    return own.keys() == others.keys() and all(own[name].equal(others[name]) for name in own)
+    tensors, others = _frozen(graph), _frozen(first)
+    return tensors.keys() == others.keys() and all(tensors[name].equal(others[name]) for name in tensors)
 
 
 def _frozen(graph: Graph) -> Inputs:

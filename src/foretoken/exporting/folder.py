@@ -1,4 +1,4 @@
-"""What lies beside the graph in an exported folder: tokenizer.json, config.json and README.md."""
+"""The files beside the graph in an exported folder: tokenizer.json, config.json, head.npz, read.py and README.md."""
 
 from __future__ import annotations
 
@@ -25,15 +25,15 @@ FORMAT = 2
 
 
 def input_names(predictor: Predictor) -> list[str]:
-    """Return what the graph is given."""
+    """Return the names of the graph's inputs."""
     return [IDS, MASK, *([TYPES] if reads_types(predictor) else [])]
 
 
 def write_tokenizer(predictor: Predictor, path: Path) -> None:
-    """Write a tokenizer that cuts what is not read in chunks, and pads, as the model was trained.
+    """Write a tokenizer that pads texts, and cuts them unless they are read in chunks, as in training.
 
     Raises:
-        AdapterError: it is none of the tokenizers library.
+        AdapterError: the model's tokenizer is not of the tokenizers library.
     """
     tokenizer, longest = predictor.tokenizer, longest_of(predictor)
     fast = backend_of(tokenizer)
@@ -45,14 +45,14 @@ def write_tokenizer(predictor: Predictor, path: Path) -> None:
 
 
 def longest_of(predictor: Predictor) -> int | None:
-    """Return how many tokens of a text are read; None: all of them."""
+    """Return how many tokens of a text are read; None for all."""
     if predictor.settings.is_cut:
         return min(predictor.max_length, predictor.max_tokens or predictor.max_length)
     return predictor.max_tokens
 
 
 def backend_of(tokenizer: PreTrainedTokenizerBase) -> Tokenizer:
-    """Return a copy of the tokenizer of the tokenizers library that transformers' wraps: it cuts and pads nothing."""
+    """Return a copy of the tokenizers library's tokenizer that transformers' wraps, without truncation and padding."""
     fast = getattr(tokenizer, "backend_tokenizer", None)
     if not isinstance(fast, Tokenizer):
         raise AdapterError(
@@ -66,7 +66,7 @@ def backend_of(tokenizer: PreTrainedTokenizerBase) -> Tokenizer:
 
 
 def config_of(predictor: Predictor, graph: Graph, **more: Any) -> JsonObject:
-    """Return what config.json says: how texts become tokens, what is kept of chunks, labels and recalibration."""
+    """Return the content of config.json: how texts become tokens, the pool, labels and recalibration."""
     return {
         "format": FORMAT,
         "foretoken": __version__,
@@ -96,7 +96,7 @@ def reading_of(predictor: Predictor) -> JsonObject:
 
 
 def answers_of(predictor: Predictor) -> JsonObject:
-    """Return what differs between the adapters of one model: labels, words, recalibration, decision, units."""
+    """Return what differs between the adapters of one model: labels, words, recalibration, decision, target scale."""
     problem = predictor.problem
     fitted = {"scaling": predictor.scaling, "decision": problem.decision}
     targets = {"targets": problem.targets.to_dict()} if isinstance(problem, Regression) else {}
@@ -105,7 +105,7 @@ def answers_of(predictor: Predictor) -> JsonObject:
 
 
 def write_head(graph: Graph, path: Path) -> None:
-    """Write the head's weights for `read.py`; no file where the head is transformers' own."""
+    """Write the head's weights for `read.py`; transformers' own heads need no file."""
     arrays: dict[str, Any] = head_arrays(graph)
     if arrays:
         buffer = io.BytesIO()
@@ -114,7 +114,7 @@ def write_head(graph: Graph, path: Path) -> None:
 
 
 def write_reading(folder: Path, predictor: Predictor, *, target: str, adapter: str | None = None) -> None:
-    """Write ``read.py`` and the README whose lines of Python run the folder, or one of its adapters."""
+    """Write ``read.py``, and a README with the Python code that runs the folder or one of its adapters."""
     write_text(folder / READ, Path(read.__file__).read_text(encoding="utf-8"))
     title = "An exported model" if adapter is None else "One exported graph, many adapters"
     package = "onnxruntime" if target == "onnx" else "torch numpy"
@@ -131,7 +131,7 @@ def write_reading(folder: Path, predictor: Predictor, *, target: str, adapter: s
 
 
 def _lines(predictor: Predictor, arguments: str) -> list[str]:
-    """Return the lines that answer for texts, or yield the logits of a text whose words are tagged."""
+    """Return code that answers texts, or for tags yields the logits of a text."""
     if predictor.problem.facts.rows is not Rows.TEXTS:
         return [
             "from read import Reader, rows_of",
@@ -164,7 +164,5 @@ def _read_words(predictor: Predictor) -> str:
 
 def _scaling_words(predictor: Predictor) -> str:
     if predictor.problem.facts.answer is Answer.NUMBER:
-        return (
-            "mean and standard deviation of the targets in training (the graph's logits are in the units of the data)"
-        )
+        return "mean and standard deviation of the targets in training (the graph's logits have the units of the data)"
     return "the recalibration of the probabilities and what is answered for them"

@@ -1,13 +1,12 @@
 """The graph of a trained model: token ids in, logits and probabilities out, for any batch and length.
 
-Shapes: B documents or chunks, N tokens, C labels, K numbers that are kept of a chunk.
+Shapes: B documents or chunks, N tokens, C labels, K numbers in the summary of a chunk.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterator
-from contextlib import contextmanager
-from dataclasses import dataclass
+from contextlib import contextmanager, nullcontext
 from typing import Any
 
 import numpy as np
@@ -32,24 +31,20 @@ from foretoken.tuner.heads import logits_and_summaries, own_head, pool_of
 Inputs = dict[str, Tensor]
 IDS, MASK, TYPES = "input_ids", "attention_mask", "token_type_ids"
 SCALING = ("scaling_weight", "scaling_bias")
-# documents and tokens: of the example, and of what the graph is checked with. The example has several blocks of a
-# window's attention: PyTorch takes a single one for the number of all lengths
-_SIZES = (
-    (2, 300),
-    (1, 7),
-    (3, 29),
-    (1, 600),
-)
+# Documents and tokens of the example and of the batches that the graph is checked with. The example has several blocks
+# of windowed attention: a single block would become a constant of the graph.
+_SIZES = ((2, 300), (1, 7), (3, 29), (1, 600))
+_ANY_SIZE = {0: Dim.DYNAMIC, 1: Dim.DYNAMIC}
 
 
 class Graph(nn.Module):
-    """What is exported: the model with its head, and the recalibrated probabilities where they are of whole texts.
+    """The exported module: the model with its head, and the recalibrated probabilities where it answers whole texts.
 
     Args:
         model: the adapted model.
-        scaling: of the probabilities, or of the logits where these are numbers; None: as the model has them.
-        has_probabilities: whether they are an output beside the logits.
-        link: what makes probabilities of logits: a softmax of them all, or a sigmoid of each.
+        scaling: scaling of the probabilities, or of the logits of regression; None without one.
+        has_probabilities: whether probabilities are an output beside the logits.
+        link: softmax over the logits, or sigmoid of each.
     """
 
     def __init__(
@@ -63,20 +58,20 @@ class Graph(nn.Module):
         self.link = link
         weight, bias = _line(scaling)
         for name, values in zip(SCALING, (weight, bias), strict=True):
-            # one number for each output, also of a temperature: adapters that share a graph may differ in it
-            kind = torch.float64 if self.has_numbers else torch.float32  # numbers may be large, and differ by little
+            # one number for each output, also for a temperature: adapters that share a graph may differ in kind
+            kind = torch.float64 if self.has_numbers else torch.float32  # targets may be large and differ by little
             self.register_buffer(name, torch.tensor(values, dtype=kind).expand(model.config.num_labels).clone())
 
     @property
     def output_names(self) -> tuple[str, ...]:
-        """The names of what :meth:`forward` returns."""
+        """The names of the outputs of :meth:`forward`."""
         names = ("logits", "probabilities") if self.has_probabilities else ("logits",)
         return names if self.pool is None else (*names, "summaries")
 
     def forward(self, input_ids: Tensor, attention_mask: Tensor, token_type_ids: Tensor | None = None) -> Any:
         """(B, N) -> logits (B, C), (B, N, C) of tags, or numbers in the units of the data; and probabilities (B, C).
 
-        With a head of ours also what its pool keeps of each row, (B, K).
+        With a head of foretoken's also the summaries of the rows, (B, K).
         """
         more = {} if token_type_ids is None else {TYPES: token_type_ids}
         logits, rows = logits_and_summaries(self.model, {IDS: input_ids, MASK: attention_mask, **more})
@@ -95,23 +90,23 @@ class Graph(nn.Module):
 
 
 class SharedGraph(nn.Module):
-    """The graph with everything that belongs to an adapter as an input: one graph for many adapters."""
+    """A graph for many adapters, which takes an adapter's tensors as inputs."""
 
     def __init__(self, graph: Graph) -> None:
         super().__init__()
         self.whole = graph  # fx has a `graph` of its own
 
     def forward(self, inputs: Inputs, adapter: Inputs) -> Any:
-        """Return what the graph yields with an adapter's tensors in the place of its own."""
+        """Return the graph's outputs with an adapter's tensors in the place of its own."""
         return functional_call(self.whole, adapter, kwargs=inputs)
 
 
 def make_graph(predictor: Predictor, *, with_words: bool | None = None) -> Graph:
-    """Return the graph of a loaded model; logits of tags, and beside words, are left to whoever reads them.
+    """Return the graph of a loaded model; tags and models with words have no probabilities as output.
 
     Args:
         predictor: the model.
-        with_words: whether it is of some adapter that has words; None: whether this one has.
+        with_words: whether some adapter of the graph has words; None for whether this one has.
     """
     problem = predictor.problem
     has_words = predictor.words is not None if with_words is None else with_words
@@ -123,14 +118,14 @@ def make_graph(predictor: Predictor, *, with_words: bool | None = None) -> Graph
 
 
 def adapter_tensors(graph: Graph) -> Inputs:
-    """Return what belongs to the adapter: its own weights, the head's, and the scaling."""
+    """Return the adapter's tensors: its weights, the head's, and the scaling."""
     own = {name: tensor for name, tensor in graph.state_dict().items() if ADAPTERS_NAME.search(f".{name}")}
     is_scaled = graph.has_probabilities or graph.has_numbers
     return own | ({name: getattr(graph, name) for name in SCALING} if is_scaled else {})
 
 
 def head_arrays(graph: Graph) -> dict[str, np.ndarray]:
-    """Return the weights of the head as `read.py` names them; none of transformers' own heads."""
+    """Return the weights of the head as `read.py` names them; empty for transformers' own heads."""
     head = own_head(graph.model)
     if head is None:
         return {}
@@ -139,26 +134,17 @@ def head_arrays(graph: Graph) -> dict[str, np.ndarray]:
 
 
 def _line(scaling: Scaling | TargetScale | None) -> tuple[tuple[float, ...], tuple[float, ...]]:
-    """Return what outputs are multiplied by, and what is added then."""
+    """Return the factors and the offsets of the outputs."""
     if isinstance(scaling, TargetScale):
         return scaling.std, scaling.mean
     return ((1.0,), (0.0,)) if scaling is None else (scaling.weight, scaling.bias)
 
 
-@dataclass(frozen=True)
-class Sample:
-    """Documents of random tokens, to make a graph from and to check it with."""
+def samples(predictor: Predictor) -> Iterator[Inputs]:
+    """Yield batches of random tokens, of several sizes and lengths, in the order of the graph's arguments.
 
-    inputs: Inputs
-
-    @property
-    def arguments(self) -> tuple[Tensor, ...]:
-        """The inputs in the order of the graph's arguments."""
-        return tuple(self.inputs.values())
-
-
-def samples(predictor: Predictor) -> Iterator[Sample]:
-    """Yield documents of several numbers and lengths; in each batch but a single document's one is padded."""
+    In each batch of several documents one is padded.
+    """
     tokenizer, generator = predictor.tokenizer, torch.Generator().manual_seed(0)
     plain = plain_tokens(tokenizer)
     for size, length in _SIZES:
@@ -170,63 +156,56 @@ def samples(predictor: Predictor) -> Iterator[Sample]:
         if size > 1:
             ids[1, length // 2 :], mask[1, length // 2 :] = int(tokenizer.pad_token_id), 0
         inputs = {IDS: ids, MASK: mask}
-        yield Sample(inputs | ({TYPES: torch.zeros_like(ids)} if reads_types(predictor) else {}))
+        yield inputs | ({TYPES: torch.zeros_like(ids)} if reads_types(predictor) else {})
 
 
 def plain_tokens(tokenizer: PreTrainedTokenizerBase) -> Tensor:
-    """Return some tokens of the vocabulary that are not special ones."""
+    """Return tokens of the vocabulary that are not special."""
     special = set(tokenizer.all_special_ids)
     return torch.tensor([index for index in range(min(len(tokenizer), 1000)) if index not in special])
 
 
 def reads_types(predictor: Predictor) -> bool:
-    """Tell whether the model is told which text of a pair a token is of."""
+    """Tell whether the model reads token types, which say to which text of a pair a token belongs."""
     return predictor.problem.pairs and TYPES in predictor.tokenizer.model_input_names
 
 
 @torch.no_grad()
-def traced(graph: Graph, sample: Sample) -> ExportedProgram:
+def traced(graph: Graph, sample: Inputs) -> ExportedProgram:
     """Return the program of a graph, for any number and length of documents.
 
     Raises:
         BackboneError: PyTorch cannot make one graph of this model for all lengths.
     """
     with _ready(graph, sample):
-        return _export(graph, sample.arguments, tuple(_any_size() for _ in sample.inputs))
+        return _export(graph, tuple(sample.values()), (_ANY_SIZE,) * len(sample))
 
 
 @torch.no_grad()
-def traced_shared(graph: Graph, sample: Sample) -> ExportedProgram:
+def traced_shared(graph: Graph, sample: Inputs) -> ExportedProgram:
     """Return the program of a graph whose second argument is the tensors of an adapter.
 
     Raises:
         BackboneError: as in :func:`traced`.
     """
     tensors = adapter_tensors(graph)
-    sizes = ({name: _any_size() for name in sample.inputs}, dict.fromkeys(tensors))
+    sizes = (dict.fromkeys(sample, _ANY_SIZE), dict.fromkeys(tensors))
     with _ready(graph, sample, fold=False):
-        return _export(SharedGraph(graph), (sample.inputs, tensors), sizes)
+        return _export(SharedGraph(graph), (sample, tensors), sizes)
 
 
 @contextmanager
-def _ready(graph: Graph, sample: Sample, *, fold: bool = True) -> Iterator[None]:
-    """Compute padded, as a graph does, and run once: what a family counts in its documents is counted by this pass."""
-    if getattr(graph.model.config, "attention_type", None) == "block_sparse":  # a graph would hold one of its two ways
+def _ready(graph: Graph, sample: Inputs, *, fold: bool = True) -> Iterator[None]:
+    """Compute padded batches, as a graph does; one pass first fills what families cache about their inputs."""
+    if getattr(graph.model.config, "attention_type", None) == "block_sparse":  # a graph would hold one of both kinds
         raise BackboneError(
             "PyTorch makes no graph of this model for documents of every length: its attention is sparse over long "
             "documents and full over short ones"
         )
     with unpacked():
-        graph(**sample.inputs)
-        if not fold:
+        graph(**sample)
+        with prefix_known(graph.model, sample) if fold else nullcontext():
             yield
-            return
-        with prefix_known(graph.model, sample.inputs):
-            yield
-
-
-def _any_size() -> dict[int, Any]:
-    return {0: Dim.DYNAMIC, 1: Dim.DYNAMIC}
 
 
 def _export(module: nn.Module, arguments: tuple[Any, ...], sizes: Any) -> ExportedProgram:
@@ -240,7 +219,7 @@ def _export(module: nn.Module, arguments: tuple[Any, ...], sizes: Any) -> Export
 
 
 def first_cause(error: BaseException) -> str:
-    """Return the first line of what an error came from."""
+    """Return the first line of the error at the start of a chain of causes."""
     while error.__cause__ is not None:
         error = error.__cause__
     return cut(str(error).strip().split("\n")[0], 200)

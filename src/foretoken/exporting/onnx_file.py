@@ -1,4 +1,4 @@
-"""Programs of PyTorch as files of ONNX: written, checked, run, and with weights of 8 bits."""
+"""ONNX files of PyTorch programs: writing, checking, running, and weights in 8 bits."""
 
 from __future__ import annotations
 
@@ -17,12 +17,12 @@ from torch.export import ExportedProgram
 from foretoken.errors import BackboneError, ConfigError
 from foretoken.exporting.graph import Inputs, first_cause
 
-OPSET = 20  # of what torch writes by default; onnxruntime reads it from 1.17 on
+OPSET = 20  # torch's default; onnxruntime reads it from 1.17 on
 _NEEDED = {"onnx": ("onnx", "onnxscript", "onnxruntime"), "torch": ()}
 
 
 def check_installed(target: str) -> None:
-    """Raise ConfigError where a package is missing that an export needs."""
+    """Raise ConfigError if a package is missing that an export needs."""
     missing = [name for name in _NEEDED[target] if find_spec(name) is None]
     if missing:
         raise ConfigError(
@@ -38,30 +38,30 @@ def write_onnx(
     outputs: Sequence[str],
     defaults: Inputs | None = None,
 ) -> None:
-    """Write a program whose first two dimensions are any number of documents and of tokens.
+    """Write a program with any number of documents and of tokens as its first two dimensions.
 
     Args:
         program: what :func:`torch.export.export` returned.
-        path: the file; beside it another one for weights beyond 2 GB.
+        path: the file; weights beyond 2 GB go to another file beside it.
         inputs: names of its inputs.
         outputs: names of its outputs.
-        defaults: inputs that need not be given, and the values that they have then.
+        defaults: default values of optional inputs.
 
     Raises:
         BackboneError: the program uses something that ONNX has no operator for.
     """
     with _silent():
         try:
-            found: Any = torch.onnx.export(program, dynamo=True, verbose=False, opset_version=OPSET)
-        except Exception as error:  # of many kinds, some of them pages long
+            onnx_program: Any = torch.onnx.export(program, dynamo=True, verbose=False, opset_version=OPSET)
+        except Exception as error:  # the exporter raises errors of many kinds
             raise BackboneError(f"ONNX has no operator for something in this model: {first_cause(error)}") from error
-    graph = found.model.graph
+    graph = onnx_program.model.graph
     for values, names in ((graph.inputs, inputs), (graph.outputs, outputs)):
         for value, name in zip(values, names, strict=True):
             value.name = name
     if defaults:
         _make_optional(graph, defaults)
-    found.save(str(path))
+    onnx_program.save(str(path))
 
 
 def check_onnx(path: Path) -> None:
@@ -76,7 +76,7 @@ def check_onnx(path: Path) -> None:
 
 
 def session_of(path: Path, threads: int = 0) -> Any:
-    """Return onnxruntime's session of a file, on the processor; 0 threads: as many as there are cores."""
+    """Return onnxruntime's session of a file, on the CPU; 0 threads means one per core."""
     import onnxruntime
 
     options = onnxruntime.SessionOptions()
@@ -86,19 +86,19 @@ def session_of(path: Path, threads: int = 0) -> Any:
 
 
 def run_onnx(session: Any, inputs: Inputs, adapter: Any = None) -> dict[str, Any]:
-    """Return the outputs of a session by name, with one of its adapters or its own tensors."""
+    """Return the outputs of a session by name, with an adapter or with the graph's own tensors."""
     import onnxruntime
 
     names = [output.name for output in session.get_outputs()]
-    given = {name: tensor.numpy() for name, tensor in inputs.items()}
+    arrays = {name: tensor.numpy() for name, tensor in inputs.items()}
     options = onnxruntime.RunOptions()
     if adapter is not None:
         options.add_active_adapter(adapter)
-    return dict(zip(names, session.run(names, given, options), strict=True))
+    return dict(zip(names, session.run(names, arrays, options), strict=True))
 
 
 def to_int8(path: Path) -> None:
-    """Write a file again with the weights of its matrix products in 8 bits, a scale for each column."""
+    """Rewrite a file with the weights of its matrix products in 8 bits, with a scale for each column."""
     from onnxruntime.quantization import QuantType, quantize_dynamic
 
     whole = path.with_name(f"{path.stem}-whole.onnx")
@@ -111,7 +111,7 @@ def to_int8(path: Path) -> None:
 
 
 def write_adapter(path: Path, tensors: Inputs) -> None:
-    """Write tensors as a file that onnxruntime puts in the place of a graph's inputs of these names."""
+    """Write tensors as an adapter of onnxruntime, which replaces a graph's inputs of these names."""
     import onnxruntime
 
     adapter = onnxruntime.AdapterFormat()
@@ -122,7 +122,7 @@ def write_adapter(path: Path, tensors: Inputs) -> None:
 
 
 def read_adapter(path: Path) -> Any:
-    """Return the adapter of a file; it must live as long as runs use it, for onnxruntime does not hold on to it."""
+    """Return the adapter of a file; keep it as long as runs use it, since onnxruntime does not."""
     import onnxruntime
 
     adapter = onnxruntime.LoraAdapter()
@@ -131,7 +131,7 @@ def read_adapter(path: Path) -> Any:
 
 
 def _make_optional(graph: Any, defaults: Mapping[str, torch.Tensor]) -> None:
-    """Give inputs a value of their own, which a run may replace."""
+    """Give inputs default values, which a run may replace."""
     import onnx_ir
 
     for value in graph.inputs:
@@ -142,7 +142,7 @@ def _make_optional(graph: Any, defaults: Mapping[str, torch.Tensor]) -> None:
 
 @contextlib.contextmanager
 def _silent() -> Iterator[None]:
-    """Keep what the exporters say from the user, and from the log their handler, which would print all twice."""
+    """Hide the exporters' output, and remove the log handler that they add, which would print every line twice."""
     before, handlers = logging.root.manager.disable, list(logging.root.handlers)
     logging.disable(logging.WARNING)
     try:

@@ -1,8 +1,8 @@
-"""Read an exported folder without foretoken: texts of any length to what `foretoken predict` answers.
+"""Run an exported folder without foretoken: answers to texts of any length, as `foretoken predict` gives them.
 
-A copy of this file lies in every folder. What is longer than ``max_length`` is read in chunks.
+A copy of this file lies in every folder. Texts longer than ``max_length`` are read in chunks.
 
-Shapes: S chunks of all texts, K numbers that are kept of a chunk, F numbers that the head reads, C labels.
+Shapes: S chunks of all texts, K numbers in the summary of a chunk, F numbers that the head reads, C labels.
 """
 
 from __future__ import annotations
@@ -20,21 +20,21 @@ from tokenizers import Tokenizer
 
 Text: TypeAlias = "str | tuple[str, str]"  # or a pair of texts
 Row: TypeAlias = dict[str, list[int]]  # the inputs of one chunk
-AT_ONCE = 2048  # tokens of a run, padding included: memory does not grow with the texts
+AT_ONCE = 2048  # tokens per run, padding included, so that memory does not grow with the texts
 
 
 class Reader:
-    """The model of a folder; where several adapters share it, that of one of them, by default of the first."""
+    """The model of a folder; where several adapters share it, with one of them, by default the first."""
 
     def __init__(self, folder: str | Path = Path(__file__).parent, adapter: str | None = None) -> None:
         folder = Path(folder)
         self.about: dict[str, Any] = json.loads((folder / "config.json").read_text(encoding="utf-8"))
         self.tokenizer = Tokenizer.from_file(str(folder / "tokenizer.json"))
         name = adapter or next(iter(self.about.get("adapters", [])), None)
-        place = folder if name is None else folder / "adapters"
+        beside = folder if name is None else folder / "adapters"
         if name is not None:
             self.about |= self.about["adapters"][name]
-        self.head = dict(np.load(place / f"{name or 'head'}.npz")) if self.about["pool"] else None
+        self.head = dict(np.load(beside / f"{name or 'head'}.npz")) if self.about["pool"] else None
         self.words = ExportedWords(folder / "words" / (name or "")) if self.about["words"] else None
         if self.about["runtime"] == "torch":
             import torch
@@ -46,25 +46,28 @@ class Reader:
         self.model, self.options = onnxruntime.InferenceSession(folder / self.about["file"]), onnxruntime.RunOptions()
         if name is not None:
             self.adapter = onnxruntime.LoraAdapter()  # must live as long as it is used
-            self.adapter.Load(str(place / f"{name}.onnx_adapter"))
+            self.adapter.Load(str(beside / f"{name}.onnx_adapter"))
             self.options.add_active_adapter(self.adapter)
 
     def answers(self, texts: Sequence[Text]) -> list[dict[str, Any]]:
-        """Return what is answered for each text."""
+        """Return the answer to each text."""
         return [answer(self.about, logits) for logits in self.logits(texts)]
 
     def logits(self, texts: Sequence[Text]) -> Iterator[np.ndarray]:
         """Yield the logits of each text, (C,)."""
         chunks = [rows_of(self.tokenizer, self.about, text) for text in texts]
-        found = self.run([row for rows in chunks for row in rows], "summaries" if self.head else "logits")
+        outputs = self.run([row for rows in chunks for row in rows], "summaries" if self.head else "logits")
         for text, rows in zip(texts, chunks, strict=True):
-            logits = logits_of(self.about, self.head, np.stack([next(found) for _ in rows]))
+            logits = logits_of(self.about, self.head, np.stack([next(outputs) for _ in rows]))
             yield logits if self.words is None else logits + self.words.offset(text)
 
     def run(self, rows: Sequence[Row], output: str) -> Iterator[np.ndarray]:
         """Yield an output of the graph for every chunk."""
-        for part in _batches(rows):
-            inputs = [_padded([row[name] for row in part], fill) for name, fill in _fills(self.about).items()]
+        for batch in _batches(rows):
+            inputs = [
+                _padded([row[name] for row in batch], self.about["pad_token_id"] if name == "input_ids" else 0)
+                for name in self.about["inputs"]
+            ]
             yield from self._outputs(inputs)[self.about["outputs"].index(output)]
 
     def _outputs(self, inputs: Sequence[np.ndarray]) -> Sequence[np.ndarray]:
@@ -76,70 +79,69 @@ class Reader:
 
 
 class ExportedWords:
-    """TF-IDF beside a model, from two files: ``place`` with .json and .npz."""
+    """TF-IDF beside a model, from two files: ``stem`` with .json and .npz."""
 
-    def __init__(self, place: Path) -> None:
-        about = json.loads(Path(f"{place}.json").read_text(encoding="utf-8"))
-        self.places, self.ngrams = {term: place for place, term in enumerate(about["terms"])}, about["ngrams"]
-        self.arrays = dict(np.load(f"{place}.npz"))
+    def __init__(self, stem: Path) -> None:
+        about = json.loads(Path(f"{stem}.json").read_text(encoding="utf-8"))
+        self.places, self.ngrams = {term: index for index, term in enumerate(about["terms"])}, about["ngrams"]
+        self.arrays = dict(np.load(f"{stem}.npz"))
 
     def offset(self, text: Text) -> np.ndarray:
-        """Return what the words of a text, or of a pair's two joined, add to its logits, (C,)."""
+        """Return what the words of a text, or of both texts of a pair, add to its logits, (C,)."""
         whole = text if isinstance(text, str) else " [SEP] ".join(text)
         read, sizes = re.findall(r"(?u)\b\w\w+\b", whole.lower()), range(1, self.ngrams + 1)
         counts = Counter(" ".join(read[at : at + size]) for size in sizes for at in range(len(read) - size + 1))
         known = {self.places[term]: 1 + np.log(count) for term, count in counts.items() if term in self.places}
         values = np.array(list(known.values())) * self.arrays["idf"][list(known)]
         length = np.sqrt((values**2).sum()) or 1.0
-        added: np.ndarray = self.arrays["weight"][:, list(known)] @ values / length + self.arrays["bias"]
-        return added
+        return np.asarray(self.arrays["weight"][:, list(known)] @ values / length + self.arrays["bias"])
 
 
 def rows_of(tokenizer: Tokenizer, about: Mapping[str, Any], text: Text) -> list[Row]:
-    """Return the chunks of a text; of a pair, those of the longer one, each with the shorter, or half a chunk of it."""
-    found = tokenizer.encode(text) if isinstance(text, str) else tokenizer.encode(*text)
-    owners, ids = found.sequence_ids, found.ids
+    """Return the chunks of a text; for a pair, of the longer text, each with the shorter, or half a chunk of it."""
+    encoding = tokenizer.encode(text) if isinstance(text, str) else tokenizer.encode(*text)
+    owners, ids = encoding.sequence_ids, encoding.ids
     if not ids:
         raise ValueError(f"the tokenizer makes no tokens of the text {text!r:.60}")
     kept: Sequence[Sequence[int]] = [range(len(ids))]
     if about["chunks"] is not None and len(ids) > about["max_length"]:
         longer = 0 if owners.count(0) >= owners.count(1) else 1
-        long = [place for place, owner in enumerate(owners) if owner == longer]
+        long = [index for index, owner in enumerate(owners) if owner == longer]
         room = about["max_length"] - owners.count(None)
-        short = [place for place, owner in enumerate(owners) if owner == 1 - longer][: room // 2]
-        always = {*short, *(place for place, owner in enumerate(owners) if owner is None)}
-        cuts = spans([ids[place] for place in long], room - len(short), **about["chunks"])
+        short = [index for index, owner in enumerate(owners) if owner == 1 - longer][: room // 2]
+        always = {*short, *(index for index, owner in enumerate(owners) if owner is None)}
+        cuts = spans([ids[index] for index in long], room - len(short), **about["chunks"])
         kept = [sorted({*always, *long[begin:end]}) for begin, end in cuts]
-    columns = {"input_ids": ids, "attention_mask": [1] * len(ids), "token_type_ids": found.type_ids}
-    return [{name: [columns[name][place] for place in places] for name in about["inputs"]} for places in kept]
+    columns = {"input_ids": ids, "attention_mask": [1] * len(ids), "token_type_ids": encoding.type_ids}
+    return [{name: [columns[name][index] for index in places] for name in about["inputs"]} for places in kept]
 
 
 def spans(ids: Sequence[int], size: int, *, overlap: int | None, sentence_ends: Sequence[int]) -> list[tuple[int, int]]:
-    """Return begin and end of every chunk: it ends with a sentence of its last quarter, if there is one."""
+    """Return begin and end of every chunk, which ends with a sentence if one ends in its last quarter."""
     if len(ids) <= size:
         return [(0, len(ids))]
     overlap = min(32, size // 8) if overlap is None else overlap
     if size <= overlap:
         raise ValueError(f"chunks of {size} tokens cannot share {overlap}; take a shorter text beside the long one")
     ends = frozenset(sentence_ends)
-    stops = [place + 1 for place, token in enumerate(ids) if token in ends]
-    found, begin = [], 0
+    stops = [index + 1 for index, token in enumerate(ids) if token in ends]
+    chunks, begin = [], 0
     while len(ids) - begin > size:
         end = begin + size
         last = bisect_right(stops, end) - 1
         if last >= 0 and stops[last] >= max(begin + overlap + 1, end - size // 4):
             end = stops[last]
-        found.append((begin, end))
+        chunks.append((begin, end))
         first = bisect_left(stops, end - overlap)
         begin = stops[first] if first < len(stops) and stops[first] < end else end - overlap
-    return [*found, (begin, len(ids))]
+    return [*chunks, (begin, len(ids))]
 
 
 def logits_of(about: Mapping[str, Any], head: Mapping[str, np.ndarray] | None, rows: np.ndarray) -> np.ndarray:
-    """Return the logits of a text, (C,), given the summaries of its chunks (S, K), or their logits (S, C)."""
+    """Return the logits of a text, (C,), from the summaries of its chunks (S, K), or their logits (S, C)."""
     if head is None:
         mean = rows.mean(axis=0)
-        scale = about.get("targets")  # the graph's logits are in the units of the data
+        scale = about.get("targets")  # the graph's logits have the units of the data
         return (mean - scale["mean"]) / scale["std"] if scale else mean
     x = pooled(about["pool"], rows)
     if "dense.weight" in head:
@@ -148,7 +150,7 @@ def logits_of(about: Mapping[str, Any], head: Mapping[str, np.ndarray] | None, r
 
 
 def pooled(pool: str, rows: np.ndarray) -> np.ndarray:
-    """Return what the head reads of a text, (F,), given the summaries of its chunks, (S, K)."""
+    """Return the input of the head for a text, (F,), from the summaries of its chunks, (S, K)."""
     if pool == "first":
         return rows[0]
     if pool == "max":
@@ -163,11 +165,11 @@ def pooled(pool: str, rows: np.ndarray) -> np.ndarray:
     most = np.split(values, 3, axis=1)[1].max(axis=0)
     parts = [mean, most, np.sqrt(np.maximum(squares - mean**2, 1e-12))]
     is_unit = pool.startswith("unit")
-    return np.concatenate([part / max(1e-12, np.linalg.norm(part)) if is_unit else part for part in parts])
+    return np.concatenate([item / max(1e-12, np.linalg.norm(item)) if is_unit else item for item in parts])
 
 
 def answer(about: Mapping[str, Any], logits: np.ndarray) -> dict[str, Any]:
-    """Return what is answered for logits (C,): a number, or labels and probabilities, scaled and decided."""
+    """Return the answer for logits (C,): a number, or labels and probabilities, scaled and decided."""
     labels, logits = about["labels"], logits.astype(np.float64)
     if about["problem"] == "regression":
         scale = about["targets"]
@@ -194,23 +196,19 @@ def answer(about: Mapping[str, Any], logits: np.ndarray) -> dict[str, Any]:
 
 
 def _batches(rows: Sequence[Row]) -> Iterator[list[Row]]:
-    part, longest = list[Row](), 0
+    batch, longest = list[Row](), 0
     for row in rows:
         longest = max(longest, len(row["input_ids"]))
-        if part and longest * (len(part) + 1) > AT_ONCE:
-            yield part
-            part, longest = [], len(row["input_ids"])
-        part.append(row)
-    if part:
-        yield part
-
-
-def _fills(about: Mapping[str, Any]) -> dict[str, int]:
-    return {name: about["pad_token_id"] if name == "input_ids" else 0 for name in about["inputs"]}
+        if batch and longest * (len(batch) + 1) > AT_ONCE:
+            yield batch
+            batch, longest = [], len(row["input_ids"])
+        batch.append(row)
+    if batch:
+        yield batch
 
 
 def _padded(rows: Sequence[Sequence[int]], fill: int) -> np.ndarray:
     filled = np.full((len(rows), max(map(len, rows))), fill, dtype=np.int64)
-    for place, row in enumerate(rows):
-        filled[place, : len(row)] = row
+    for index, row in enumerate(rows):
+        filled[index, : len(row)] = row
     return filled

@@ -12,9 +12,9 @@ from foretoken.training.baseline.tfidf import Tfidf
 WORDS = "words"
 
 
-def write_words(words: Tfidf, place: Path) -> None:
-    """Write the two files, ``place`` with .json and .npz."""
-    write_json(Path(f"{place}.json"), {"terms": list(words.terms), "ngrams": words.options.ngrams})
+def write_words(words: Tfidf, stem: Path) -> None:
+    """Write the two files, ``stem`` with .json and .npz."""
+    write_json(Path(f"{stem}.json"), {"terms": list(words.terms), "ngrams": words.options.ngrams})
     weight, bias = words.slope * words.weight, words.slope * words.bias
-    with os_errors_as_save_error(file := Path(f"{place}.npz")):
+    with os_errors_as_save_error(file := Path(f"{stem}.npz")):
         np.savez(file, idf=words.idf, weight=weight, bias=bias)

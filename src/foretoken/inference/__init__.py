@@ -1,1 +1,1 @@
-"""What training wrote, at work: predictions, metrics, and what a prefix does in the attention."""
+"""Trained models in use: predictions, metrics, explanations and embeddings."""

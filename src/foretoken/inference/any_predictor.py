@@ -1,4 +1,4 @@
-"""What predicts: a model that training wrote, or the tf-idf baseline beside it."""
+"""Predictions by a trained model or by the tf-idf baseline."""
 
 from __future__ import annotations
 
@@ -12,12 +12,7 @@ from foretoken.data.bad_rows import ERROR, BadRow, BadRows
 from foretoken.data.plain_table import PlainTable, Table
 from foretoken.errors import AdapterError, DataError
 from foretoken.inference.guarantee import Guarantee
-from foretoken.inference.predictor import (
-    Predictor,
-    load_for_inference,
-    predict_rows,
-    rows_without_tokens,
-)
+from foretoken.inference.predictor import Predictor, load_for_inference, predict_rows, rows_without_tokens
 from foretoken.metrics.decision import Decision
 from foretoken.metrics.scaling import Scaling
 from foretoken.training.baseline.tfidf import VOCABULARY, Tfidf, load, texts_of, word_counts
@@ -35,7 +30,7 @@ log = logging.getLogger(__name__)
 
 @dataclass(frozen=True)
 class BaselinePredictor:
-    """The baseline ready to predict; its fields are those of a Predictor that it shares."""
+    """The tf-idf baseline ready to predict; its fields have the meaning of a Predictor's."""
 
     baseline: Tfidf
     problem: Problem
@@ -55,7 +50,7 @@ AnyPredictor: TypeAlias = Predictor | BaselinePredictor
 
 
 def posed(predictor: AnyPredictor, *, scaled: bool = True) -> Problem:
-    """Return the problem whose decision is for the probabilities as they are answered, scaled or not."""
+    """Return the predictor's problem, with the decision for scaled or unscaled probabilities."""
     problem = predictor.problem
     return problem if scaled or predictor.scaling is None else problem.answering(predictor.unscaled_decision, None)
 
@@ -63,33 +58,32 @@ def posed(predictor: AnyPredictor, *, scaled: bool = True) -> Problem:
 def load_predictor(
     folder: str | Path, *, precision: str = "fp32", base_model: str | None = None, accept_changed: bool = False
 ) -> AnyPredictor:
-    """Load an adapter folder, a run folder, a model folder, a baseline's, or any of them from the hub by its name.
+    """Load the folder of an adapter, a run, a model or a baseline, or one of them from the hub by its name.
 
-    What may be said beside the folder is as in :func:`~foretoken.inference.predictor.load_for_inference`.
+    The options are those of :func:`~foretoken.inference.predictor.load_for_inference`.
 
     Raises:
         AdapterError: the folder holds none of them, or a file in it is missing, corrupt or of another model.
         BackboneError: the adapter's base model cannot be loaded.
     """
-    place = adapter_folder(Path(folder))
-    if (place / VOCABULARY).is_file() and base_model is None:
-        return _load_baseline(place)
-    return load_for_inference(place, precision=precision, base_model=base_model, accept_changed=accept_changed)
+    saved = adapter_folder(Path(folder))
+    if (saved / VOCABULARY).is_file() and base_model is None:
+        return _load_baseline(saved)
+    return load_for_inference(saved, precision=precision, base_model=base_model, accept_changed=accept_changed)
 
 
 def predict_table(
     predictor: AnyPredictor,
     table: Table,
     *,
-    batch_size: int = 16,
-    tokens_per_batch: int | None = None,
     scaled: bool = True,
     advance: Callable[[int], object] = lambda _: None,
+    **batches: int | None,
 ) -> tuple[Any, Truncation, list[int]]:
-    """Return what :func:`~foretoken.inference.predictor.predict_rows` does; the baseline reads no batches."""
+    """Return what :func:`~foretoken.inference.predictor.predict_rows` does; the baseline ignores batch sizes."""
     if isinstance(predictor, Predictor):
-        batches: dict[str, Any] = {"batch_size": batch_size, "tokens_per_batch": tokens_per_batch}
-        return predict_rows(predictor, table, **batches, scaled=scaled, advance=advance)
+        sizes: dict[str, Any] = batches
+        return predict_rows(predictor, table, scaled=scaled, advance=advance, **sizes)
     texts = texts_of(table)
     lengths = word_counts(texts)
     outputs, _ = predictor.problem.decode(predictor.baseline.logits(texts), None)
@@ -102,15 +96,15 @@ def predict_table(
 def answer_pieces(
     predictor: AnyPredictor, pieces: Iterable[tuple[datasets.Dataset | PlainTable, BadRows]], **settings: Any
 ) -> Iterator[dict[str, Any]]:
-    """Yield ``id`` and answer of every row of a source, in order; a row that is not usable has its ``error``.
+    """Yield ``id`` and answer of every row of a source, in order; an unusable row has its ``error`` instead.
 
     Args:
-        predictor: what predicts.
-        pieces: rows of the source that are usable, with those between them that are not; as many pieces as there are.
+        predictor: model or baseline.
+        pieces: the source in pieces: its usable rows, with the unusable ones between them.
         settings: those of :func:`predict_table`, and the ``guarantee`` of the answers.
 
     Raises:
-        DataError: a row has no tokens, and that is an error.
+        DataError: a row has no tokens, and bad rows are errors.
     """
     counts = Truncation()
     with predicting() as advance:
@@ -129,7 +123,7 @@ def answer_rows(
     guarantee: Guarantee | None = None,
     **settings: Any,
 ) -> tuple[list[dict[str, Any]], Truncation]:
-    """Return the answers for one piece of a source, and what truncation cost; see :func:`answer_pieces`."""
+    """Return the answers to one piece of a source, and what was truncated; see :func:`answer_pieces`."""
     bad = {row.number: {"id": row.id, "error": row.reason} for row in bad_rows.rows}
     names, first = list(table["id"]), bad_rows.start
     numbers = [number for number in range(first, first + len(names) + len(bad)) if number not in bad]

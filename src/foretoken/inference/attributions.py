@@ -1,4 +1,4 @@
-"""What each token of a row adds to an output: integrated gradients by captum, and the weights of a trained pool.
+"""The share of each token of a row in an output: integrated gradients by captum, and the weights of a trained pool.
 
 Shapes: B rows, N tokens, D model width, C outputs.
 """
@@ -28,21 +28,21 @@ from foretoken.tuner.heads import logits_and_summaries, logits_of_summaries, mea
 
 log = logging.getLogger(__name__)
 Scores: TypeAlias = NDArray[np.float64]
-TOLERANCE = 0.01  # of the sum of the scores' sizes, that the scores may leave unexplained
+TOLERANCE = 0.01  # share of the sum of absolute scores that may stay unexplained
 _FEWEST_STEPS = 16
 
 
 @dataclass(frozen=True, kw_only=True)
 class ExplainOptions:
-    """What is explained, how, and what it may cost.
+    """What to explain, how, and at what cost.
 
     Attributes:
-        label: in the place of the answer.
-        by: what is scored: words, or passages; None: words of short documents, passages of others.
-        top: how many of them are told, those with the largest scores.
-        tokens_per_batch: of one forward and backward pass; a row of more is a pass of its own.
-        most_steps: points on the path between a document and its baseline.
-        run: calls each pass.
+        label: the label to explain; None for the answered one.
+        by: score words or passages; None for words of short documents and passages of longer ones.
+        top: how many of them to return, those with the largest scores.
+        tokens_per_batch: tokens of one forward and backward pass; a longer row is a pass of its own.
+        most_steps: most points on the path between a document and its baseline.
+        run: function that calls each pass.
     """
 
     label: str | None = None
@@ -58,9 +58,9 @@ class LookedUp:
     """The embeddings of a row's tokens, wherever a model looks them up.
 
     Attributes:
-        ids: of the row (1, N).
-        values: (B, N, D) in the place of those of the pass to come; None for the model's own.
-        table: the module that has looked them up.
+        ids: token ids of the row (1, N).
+        values: embeddings (B, N, D) to use in the next pass; None for the model's own.
+        table: the module that looked them up.
     """
 
     ids: Tensor
@@ -68,7 +68,7 @@ class LookedUp:
     table: nn.Module | None = None
 
     def after(self, table: nn.Module, args: tuple[Tensor, ...], output: Tensor) -> Tensor:
-        """Put the values in their place; the decoder of an encoder-decoder reads the text moved by one token."""
+        """Replace the embeddings by the values; the decoder of an encoder-decoder reads the text moved by one token."""
         ids, length = args[0], self.ids.shape[1]
         for moved in (0, 1):
             if ids.dim() == 2 and torch.equal(ids[0, moved:length], self.ids[0, : length - moved]):
@@ -80,15 +80,15 @@ class LookedUp:
 
 @contextmanager
 def looked_up(model: nn.Module, ids: Tensor) -> Iterator[LookedUp]:
-    """Yield the embeddings that a model looks up of a row (1, N), before any other hook sees them.
+    """Yield the embeddings that a model looks up for a row (1, N), before any other hook sees them.
 
-    The token ids stay, for all else that a model finds by them: positions, the end of a text, a method's own rows.
+    The token ids stay, as models also derive positions, the end of a text and a method's rows from them.
     """
-    weight, found = embedding_of(inner_of(model)).weight, LookedUp(ids)
+    weight, lookup = embedding_of(inner_of(model)).weight, LookedUp(ids)
     tables = [module for module in model.modules() if isinstance(module, nn.Embedding) and module.weight is weight]
-    handles = [table.register_forward_hook(found.after, prepend=True) for table in tables]
+    handles = [table.register_forward_hook(lookup.after, prepend=True) for table in tables]
     try:
-        yield found
+        yield lookup
     finally:
         for handle in handles:
             handle.remove()
@@ -96,12 +96,12 @@ def looked_up(model: nn.Module, ids: Tensor) -> Iterator[LookedUp]:
 
 @dataclass(frozen=True)
 class ReadDocument:
-    """A document in one or more rows, and what the model's head keeps of each.
+    """A document in one or more rows, and the summaries of these rows that the head reads.
 
     Attributes:
-        predictor: what reads it.
+        predictor: the model that reads the document.
         rows: its tokens.
-        kept: (S, K) summaries of the rows; of a head of transformers' own, which reads each for itself, logits (S, C).
+        kept: summaries of the rows (S, K); logits (S, C) where transformers' own head reads each row alone.
     """
 
     predictor: Predictor
@@ -123,33 +123,33 @@ class ReadDocument:
 
     @property
     def pool(self) -> str | None:
-        """What the head reads of the document; None for a head of transformers' own."""
+        """How the head pools the document; None for transformers' own heads."""
         return pool_of(self.predictor.model)
 
     def logits(self, kept: Tensor, owner: Tensor) -> Tensor:
-        """Return the logits (B, C) of documents whose rows have kept this."""
+        """Return the logits (B, C) of documents from the summaries of their rows."""
         model = self.predictor.model
         return mean_of_rows(kept, owner) if self.pool is None else logits_of_summaries(model, kept, owner)
 
     @torch.no_grad()
     def shares(self, target: int) -> Scores:
-        """Return what the logit loses without each row (S,); of a head that reads one row, the rows' parts of it.
+        """Return what the logit loses without each row (S,).
 
-        One row alone has all of it.
+        Where the head reads each row alone, it is the row's share of the logit; a single row has all of it.
         """
         count = len(self.rows)
         if self.pool is None or count == 1:
             return (self.kept[:, target] / count if self.pool is None else self._whole(target)).double().cpu().numpy()
-        one = torch.zeros(count - 1, dtype=torch.long)
+        owner = torch.zeros(count - 1, dtype=torch.long)
         left = (torch.cat([self.kept[:row], self.kept[row + 1 :]]) for row in range(count))
-        without = torch.cat([self.logits(rows, one)[:, target] for rows in left])
+        without = torch.cat([self.logits(rows, owner)[:, target] for rows in left])
         return (self._whole(target) - without).double().cpu().numpy()
 
     def _whole(self, target: int) -> Tensor:
         return self.logits(self.kept, torch.zeros(len(self.rows), dtype=torch.long))[:, target]
 
     def with_row(self, number: int, inputs: Mapping[str, Tensor], target: int) -> Tensor:
-        """Return the document's logit (n,) with each of n rows in the place of one of its own."""
+        """Return the document's logit (n,) with row ``number`` replaced by each of n rows."""
         model, count = self.predictor.model, len(self.rows)
         if self.pool is None:
             logits: Tensor = model(**inputs).logits
@@ -160,7 +160,7 @@ class ReadDocument:
         return self.logits(copies.flatten(0, 1), torch.arange(len(rows)).repeat_interleave(count))[:, target]
 
     def pooling_weights(self, options: ExplainOptions) -> list[Scores] | None:
-        """Return the weights by which the head pools the tokens of each row, 1 in all; None where none are trained."""
+        """Return the weights by which the head pools the tokens of all rows, which sum to 1; None if it has none."""
         if self.pool != "attention":
             return None
         of_rows = self.kept[:, -1].softmax(dim=0).double().cpu().numpy()
@@ -171,11 +171,11 @@ class ReadDocument:
 def integrated_gradients(
     document: ReadDocument, number: int, target: int, is_text: Sequence[bool], options: ExplainOptions
 ) -> tuple[Scores, float]:
-    """Return what each token of a row adds to the document's logit (N,), and what their sum leaves unexplained.
+    """Return what each token of a row adds to the document's logit (N,), and what the sum leaves unexplained.
 
     The baseline is the row with the mask token in the place of every token of the text; where there is none, or its
     embedding is 0, the padding token, or the end token. The scores add up to the difference between the two logits;
-    there are more steps until they do.
+    the number of steps is doubled until they do.
 
     Raises:
         ConfigError: captum is not installed.
@@ -200,8 +200,8 @@ def integrated_gradients(
         method, steps = _method(logit, options), _FEWEST_STEPS
         size = max(1, options.tokens_per_batch // values.shape[1])
         while True:
-            found = method.attribute(values, baselines=baseline, n_steps=steps, internal_batch_size=size)
-            scores = found.sum(dim=-1)[0].double().cpu().numpy()
+            attribution = method.attribute(values, baselines=baseline, n_steps=steps, internal_batch_size=size)
+            scores = attribution.sum(dim=-1)[0].double().cpu().numpy()
             delta, allowed = difference - float(scores.sum()), TOLERANCE * float(np.abs(scores).sum())
             if abs(delta) <= allowed or 2 * steps > options.most_steps:
                 break
@@ -221,13 +221,13 @@ def _ends(predictor: Predictor, embeddings: LookedUp, is_text: Sequence[bool]) -
     for blank in (tokenizer.mask_token_id, tokenizer.pad_token_id, tokenizer.eos_token_id):
         if blank is not None:
             baseline = table(torch.where(hides, blank, ids))
-            if bool(baseline[hides].any()):  # all multiples of an embedding are one to a norm: none starts at 0
+            if bool(baseline[hides].any()):  # a layer norm hides the length of an embedding, so 0 is no baseline
                 break
     return table(ids), baseline
 
 
 def _method(logit: Callable[[Tensor], Tensor], options: ExplainOptions) -> Any:
-    """Return captum's integrated gradients, each pass called as the options say."""
+    """Return captum's integrated gradients, with each pass called by ``options.run``."""
     try:
         from captum.attr import IntegratedGradients
     except ModuleNotFoundError as error:
@@ -239,7 +239,7 @@ def _method(logit: Callable[[Tensor], Tensor], options: ExplainOptions) -> Any:
 
 
 def _token_weights(predictor: Predictor, row: TokenRow, options: ExplainOptions) -> Scores:
-    """Return the weights (N,) by which the pool ``attention`` reads the tokens of a row, 1 in all."""
+    """Return the weights (N,) by which the pool ``attention`` reads the tokens of a row, which sum to 1."""
     body, seen = body_of(inner_of(predictor.model)), list[Tensor]()
     handle = body.get_submodule(ATTENTION).register_forward_hook(lambda module, args, scores: seen.append(scores))
     try:

@@ -1,4 +1,4 @@
-"""The model under an adapter: where it is, and whether it is the one that the adapter was trained on."""
+"""The base model of an adapter: where it loads from, and whether the adapter was trained on it."""
 
 from __future__ import annotations
 
@@ -22,15 +22,15 @@ _REMEDY = f"name the place of that with {_PLACE}, or accept this one with --acce
 
 
 def base_model_of(folder: Path, named: str | None = None) -> str:
-    """Return where the base model of an adapter loads from; `minilm` is looked up anew where its folder has moved.
+    """Return where the base model of an adapter loads from; `minilm` is looked up again if its folder has moved.
 
     Args:
         folder: of the adapter.
-        named: what takes the place of what the folder says.
+        named: the base model to use in place of the one that the folder names.
 
     Raises:
         AdapterError: the adapter's files are damaged, or the model is neither there nor on the hub.
-        ConfigError: the model that is named is not there.
+        ConfigError: the named model does not exist.
     """
     if named is not None:
         return resolve_source(named)
@@ -74,11 +74,11 @@ def check_base(
         card: of the adapter.
         now: the fingerprint of the model; without a tokenizer where the adapter has its own.
         source: where the model was loaded from.
-        accept_changed: say only that it is another one.
-        remedy: what to do about it.
+        accept_changed: warn of another model instead of raising.
+        remedy: what the message advises.
 
     Raises:
-        AdapterError: it is another one.
+        AdapterError: the adapter was trained on another model.
     """
     named = read_object(folder / CONFIG).get(_FIELD)
     what = f"{folder} was trained on {named}; the base model here, {public_name(source)}, differs from it"
@@ -87,7 +87,7 @@ def check_base(
 
 @contextmanager
 def adapter_errors(folder: Path) -> Iterator[None]:
-    """Turn whatever is raised for a folder into one AdapterError: damaged files bring about errors of every kind."""
+    """Turn every exception into one AdapterError that names the folder: damaged files raise errors of every kind."""
     try:
         yield
     except AdapterError as error:

@@ -1,4 +1,4 @@
-"""Vectors of texts by an encoder, with an adapter or without, as `/v1/embeddings` of the server makes them."""
+"""Embeddings of texts by an encoder, with an adapter or without, as `/v1/embeddings` of the server returns them."""
 
 from __future__ import annotations
 
@@ -41,24 +41,24 @@ log = logging.getLogger(__name__)
 
 @dataclass(frozen=True)
 class EmbeddingReader:
-    """A model that reads texts, how these become tokens, and what of the tokens' states their vectors are."""
+    """A model that embeds texts: its body, how texts become tokens, and how their states are pooled."""
 
     body: nn.Module
     settings: EncodeSettings
     pool: str = "mean"
 
     def vectors(self, documents: Sequence[Sequence[Any]]) -> list[Tensor]:
-        """Return the vector (D,) of each document, given its rows of tokens: one, or those of its chunks."""
+        """Return the vector (D,) of each document, given its rows of tokens: one, or one per chunk."""
         collate = PaddingCollator(int(self.settings.tokenizer.pad_token_id))
         batch = collate([row for rows in documents for row in rows])
         device = next(self.body.parameters()).device
         batch = {name: values.to(device) for name, values in batch.items()}
-        found = [
+        pooled = [
             summaries(self.pool, self.body(**part).last_hidden_state, part["attention_mask"] != 0)
             for part in row_slices(batch, rows_at_once(batch))
         ]
         owner = torch.arange(len(documents)).repeat_interleave(torch.tensor([len(rows) for rows in documents]))
-        return list(nn.functional.normalize(of_documents(self.pool, torch.cat(found), owner), dim=-1))
+        return list(nn.functional.normalize(of_documents(self.pool, torch.cat(pooled), owner), dim=-1))
 
 
 @torch.inference_mode()
@@ -72,15 +72,15 @@ def embed(
 ) -> NDArray[np.float32]:
     """Return the vectors (n, D) of texts, each of length 1.
 
-    They are the means of the tokens' last hidden states, or what the folder of a sentence encoder has in their place.
-    A text that is longer than what the model reads counts whole where the model was trained to read such ones, and
-    elsewhere its beginning.
+    They are the means of the tokens' last hidden states, or pooled as the folder of a sentence encoder says.
+    Of a text that is longer than the model's length only the beginning counts, unless the model was trained to read
+    documents in chunks.
 
     Args:
         source: a run, adapter or model folder, or its name on the hub: of an encoder, with a head or without.
-        texts: what is embedded.
+        texts: the texts to embed.
         batch_size: texts per forward pass.
-        base_model: where the pretrained model of an adapter is, in place of what its folder says.
+        base_model: the pretrained model of an adapter, in place of the one that its folder names.
         accept_changed: load an adapter though its pretrained model is not the one that it was trained on.
 
     Raises:
@@ -98,14 +98,14 @@ def embed(
     columns, truncation = encode_texts(list(texts), None, reader.settings)
     log.info(describe(truncation, reader.settings))
     rows = columns.get("sequences") or [[{"input_ids": ids}] for ids in columns["input_ids"]]
-    found: dict[int, Tensor] = {}
+    vectors: dict[int, Tensor] = {}
     for places in torch.tensor(by_length(columns["length"])).split(batch_size):
-        found |= dict(zip(places.tolist(), reader.vectors([rows[place] for place in places]), strict=True))
-    return torch.stack([found[place] for place in range(len(rows))]).cpu().numpy()
+        vectors |= dict(zip(places.tolist(), reader.vectors([rows[place] for place in places]), strict=True))
+    return torch.stack([vectors[place] for place in range(len(rows))]).cpu().numpy()
 
 
 def load_reader(source: PathLike, *, base_model: str | None = None, accept_changed: bool = False) -> EmbeddingReader:
-    """Return what reads texts in a run, adapter or model folder: without the head, where it has one."""
+    """Load the encoder of a run, adapter or model folder, without its head."""
     folder = adapter_folder(Path(source))
     is_adapter = (folder / "adapter_config.json").is_file()
     task_type = read_object(folder / "adapter_config.json").get("task_type") if is_adapter else None
@@ -118,20 +118,18 @@ def load_reader(source: PathLike, *, base_model: str | None = None, accept_chang
         model: Any = load_weights(base, HEADLESS)
     if is_adapter:
         card = read_card(folder)
-        check_base(
-            folder, card, of_model(model) if card.fingerprint else {}, source=base, accept_changed=accept_changed
-        )
+        now = of_model(model) if card.fingerprint else {}
+        check_base(folder, card, now, source=base, accept_changed=accept_changed)
         with load_errors(str(folder), "adapter"):
             model = PeftModel.from_pretrained(model, str(folder))
             check_adapter(model, adapter_file(folder), random=())
     use_fast_attention(model)
-    own = str(folder) if is_sentence_encoder(folder) else base  # what sentence-transformers saved beside an adapter
-    config, encoder, tokenizer = model.config, SentenceEncoder.of(own), load_tokenizer(own, model.config)
+    files = str(folder) if is_sentence_encoder(folder) else base  # sentence-transformers saves them beside an adapter
+    config, encoder, tokenizer = model.config, SentenceEncoder.of(files), load_tokenizer(files, model.config)
     most = model_max_length(config, tokenizer)
     settings = EncodeSettings(tokenizer, min(most, encoder.max_length or most), token_rules(config))
-    return EmbeddingReader(
-        _one_stack(model.to("cuda" if torch.cuda.is_available() else "cpu").eval()), settings, encoder.pool
-    )
+    model.to("cuda" if torch.cuda.is_available() else "cpu").eval()
+    return EmbeddingReader(_one_stack(model), settings, encoder.pool)
 
 
 def _one_stack(model: nn.Module) -> nn.Module:

@@ -6,7 +6,7 @@ import logging
 import time
 from collections.abc import Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import pyarrow as pa
 import pyarrow.parquet as pq
@@ -38,19 +38,11 @@ if TYPE_CHECKING:
 log = logging.getLogger(__name__)
 
 
-def predicted(
-    predictor: AnyPredictor,
-    documents: Dataset,
-    *,
-    batch_size: int = 16,
-    tokens_per_batch: int | None = None,
-    scaled: bool = True,
-) -> Prediction:
-    """Return the predictions for labelled rows, beside their labels."""
+def predicted(predictor: AnyPredictor, documents: Dataset, *, scaled: bool = True, **batches: int | None) -> Prediction:
+    """Return the predictions for labelled rows, with their labels; ``batches`` are options of ``predict_rows``."""
     began = time.perf_counter()
-    batches: dict[str, Any] = {"batch_size": batch_size, "tokens_per_batch": tokens_per_batch}
     with predicting(len(documents)) as advance:
-        outputs, truncation, lengths = predict_table(predictor, documents, **batches, scaled=scaled, advance=advance)
+        outputs, truncation, lengths = predict_table(predictor, documents, scaled=scaled, advance=advance, **batches)
     log.info(describe(truncation, predictor.settings))
     table = documents.add_column("length", lengths).add_column("position", list(range(len(lengths))))
     labels, problem = predictor.problem.labels_of(documents), posed(predictor, scaled=scaled)
@@ -58,12 +50,12 @@ def predicted(
 
 
 def described(outcome: Prediction, beginnings: Sequence[str], *, errors: int) -> JsonObject:
-    """Return all that is said of predictions: metrics with intervals, each class, confusions, confident errors.
+    """Return the report on predictions: metrics with intervals, scores of each class, confusions, confident errors.
 
     Args:
         outcome: the predictions.
-        beginnings: of the rows' texts.
-        errors: at most so many errors.
+        beginnings: beginnings of the rows' texts.
+        errors: most errors to list.
     """
     problem = outcome.problem
     values, said = outcome.metrics(), problem.columns(outcome.outputs, outcome.labels)
@@ -88,8 +80,8 @@ def measure_test(recipe: Recipe, *, accept_changed: bool = False) -> JsonObject:
 
     Raises:
         ConfigError: there is no finished run of this recipe.
-        RecipeError: the test split is another one than when the run began, and that is not accepted.
-        AdapterError: so is the pretrained model.
+        RecipeError: the test split has changed since the run began, and that is not accepted.
+        AdapterError: the pretrained model has changed, and that is not accepted.
         RunBusyError: another process works on the run.
     """
     recipe = checked(recipe)
@@ -110,31 +102,25 @@ def _measure_test(recipe: Recipe, *, accept_changed: bool) -> JsonObject:
     refuse_changes(recipe.run_folder, record.get("fingerprint"), of_data({"test": test}), accept=accept_changed)
     precision = as_begun(recipe, record["recipe"]).training.precision
     predictor = load_predictor(recipe.run_folder, precision=precision, accept_changed=accept_changed)
-    options = recipe.training
-    outcome = predicted(
-        predictor,
-        test,
-        batch_size=options.eval_batch_size,
-        tokens_per_batch=options.eval_budget,
-        scaled=False,
-    )
+    batches = {"batch_size": recipe.training.eval_batch_size, "tokens_per_batch": recipe.training.eval_budget}
+    outcome = predicted(predictor, test, scaled=False, **batches)
     _append(recipe.run_folder / PREDICTIONS, outcome.table("test"))
     fitted = Fitted(predictor.scaling, getattr(predictor.problem, "decision", None), predictor.unscaled_decision)
-    found = measures({"test": outcome}, fitted)
-    scaling = record.get("scaling", {}) | found.pop("scaling", {})
+    results = measures({"test": outcome}, fitted)
+    scaling = record.get("scaling", {}) | results.pop("scaling", {})
     if recipe.save_errors:
         write_errors(recipe.run_folder, {"test": outcome}, {"test": beginnings_of(test)})
     if recipe.baselines and not is_baseline(recipe.method):
         decided = {"test": outcome.deciding(fitted)}
-        found |= add_baselines(recipe, problem_of(recipe, data), data, decided)
+        results |= add_baselines(recipe, problem_of(recipe, data), data, decided)
     whole = records.RunRecord(recipe.run_folder, record)
-    whole.update(**found, **({"scaling": scaling} if scaling else {}))
+    whole.update(**results, **({"scaling": scaling} if scaling else {}))
     write_model_card(recipe.run_folder, whole.values)
     return whole.values
 
 
 def _append(path: Path, rows: pa.Table) -> None:
-    """Add rows to a file of predictions, in place of what it has of the same splits."""
+    """Add rows to a file of predictions, in place of its rows of the same splits."""
     before = pq.read_table(path)
     splits = set(rows["split"].to_pylist())
     kept = before.filter(pa.array([split not in splits for split in before["split"].to_pylist()]))

@@ -1,4 +1,4 @@
-"""Which words, passages and chunks of a document an answer rests on: one function for each kind of evidence."""
+"""Explanations: the words, passages and chunks of a document that an answer depends on."""
 
 from __future__ import annotations
 
@@ -27,8 +27,8 @@ from foretoken.training.tokens.places import SPECIAL, PlacedTokens, Span, place_
 Answer: TypeAlias = dict[str, Any]
 Target: TypeAlias = tuple[str | None, int]  # an output's label, if it has one, and its number
 GRADIENTS, POOLING_WEIGHTS, TERM_WEIGHTS = "gradients", "pooling weights", "term weights"
-FEW = 128  # tokens of a document whose words are scored where nobody says
-CHUNKS = 8  # of a document, whose tokens are scored by gradients: those that add most to the logit, or take most
+FEW = 128  # most tokens of a document whose words are scored by default
+CHUNKS = 8  # of a document, whose tokens are scored by gradients: those with the largest effect on the logit
 LONGEST = 50  # tokens of a passage
 _BORDER = re.compile("[.!?…]['\"\u201d\u2019»)\\]]{0,3}\\s|[。\uff01\uff1f]|\n")
 _APOSTROPHES = "'\u2019"
@@ -45,7 +45,7 @@ class Scored:
 
 
 def joined(pieces: Sequence[Scored]) -> Scored:
-    """Return neighbouring pieces as one: its score is their sum."""
+    """Return neighbouring pieces as one, whose score is their sum."""
     first, last = pieces[0].span, pieces[-1].span
     span = Span(first.start, max(first.end, last.end), first.side)
     return Scored(span, sum(piece.score for piece in pieces), sum(piece.tokens for piece in pieces))
@@ -68,7 +68,7 @@ def words_of(tokens: Iterable[Scored], texts: Sequence[str]) -> list[Scored]:
 
 
 def passages_of(words: Iterable[Scored], texts: Sequence[str], *, longest: int = LONGEST) -> list[Scored]:
-    """Return the sentences of words; one of more tokens than ``longest`` in pieces of about that size.
+    """Return the sentences that words form; sentences of more than ``longest`` tokens in pieces of about that size.
 
     >>> words = [Scored(Span(0, 1), 1.0), Scored(Span(1, 2), 0.5), Scored(Span(3, 4), 2.0)]
     >>> [(passage.span.end, passage.score) for passage in passages_of(words, ["A. B"])]
@@ -93,27 +93,27 @@ def _goes_on(before: Span, span: Span, text: str) -> bool:
     if before.side != span.side or before.end < span.start:
         return False
     if span.start < before.end or span.start == span.end or before.start == before.end:
-        return True  # bytes of one letter, or nothing that is seen
+        return True  # bytes of one letter, or a token without characters
     last, first = text[before.end - 1], text[span.start]
     return (_is_letter(last) or last in _APOSTROPHES) and (_is_letter(first) or first in _APOSTROPHES)
 
 
 def _is_letter(character: str) -> bool:
-    """Tell letters and digits of words that blanks separate; of other scripts every token is a word."""
+    """Tell letters and digits of scripts that separate words by blanks; in others every token is a word."""
     is_wide = unicodedata.east_asian_width(character) in "WF"
     return unicodedata.category(character)[0] in "LNM" and not is_wide and not _UNSPACED.match(character)
 
 
 @dataclass(frozen=True)
 class WordEvidence:
-    """What a document's tokens add to one output.
+    """The scores of a document's tokens for one output.
 
     Attributes:
-        kind: what the scores are.
+        kind: gradients, pooling weights or term weights.
         tokens: the pieces of the document that have a score.
-        label: of the output; None where the scores are of no label.
-        delta: what the scores leave unexplained of the logit; None where that cannot be.
-        chunks: what the logit loses without each of the document's chunks, where it is read in several.
+        label: label of the output; None where the scores belong to no label.
+        delta: the part of the logit that the scores leave unexplained; None where they are exact.
+        chunks: what the logit loses without each chunk of the document, where it is read in several.
     """
 
     kind: str
@@ -133,7 +133,7 @@ def explain(
     base_model: str | None = None,
     accept_changed: bool = False,
 ) -> list[Answer]:
-    """Return the answer to each text, with the words or passages that it rests on as ``evidence``.
+    """Return the answer to each text, with the words or passages that it depends on as ``evidence``.
 
     Every piece of evidence has ``start``, ``end`` and ``text``, and a ``score``: what it adds to the answer's logit, or
     the weight by which a head with ``pool: attention`` reads it; ``by`` says which of them. Those with the largest
@@ -141,16 +141,16 @@ def explain(
 
     Args:
         source: a run, adapter or model folder, or its name on the hub: of classification or regression.
-        texts: what is answered and explained.
-        label: explain this one, whatever the answer is.
-        by: ``words`` or ``passages``; None: words of up to 128 tokens, passages of longer texts.
-        top: how many pieces of evidence a text has at most.
-        base_model: where the pretrained model of an adapter is, in place of what its folder says.
+        texts: the texts to answer and explain.
+        label: the label to explain; by default the answered one.
+        by: ``words`` or ``passages``; None for words of texts of up to 128 tokens, and passages of longer texts.
+        top: most pieces of evidence per text.
+        base_model: the pretrained model of an adapter, in place of the one that its folder names.
         accept_changed: load an adapter though its pretrained model is not the one that it was trained on.
 
     Raises:
         AdapterError: the folder holds none of them, or its files are damaged.
-        ConfigError: it does something else, has no such label, or captum is not installed.
+        ConfigError: the model solves another problem, has no such label, or captum is not installed.
         DataError: a text is empty, or there is none.
 
     >>> explain("runs/mail", ["see you at lunch", " "])
@@ -171,13 +171,13 @@ def explain_rows(
 ) -> Iterator[tuple[Answer, str]]:
     """Yield the answer to every row of a source, in order, with its evidence, and the text.
 
-    One that is not usable has its ``error``.
+    An unusable row has its ``error`` instead.
 
     Args:
-        predictor: what predicts.
-        table: the rows that are usable.
-        bad_rows: those of the source that are not.
-        options: what is explained.
+        predictor: model or baseline.
+        table: the usable rows.
+        bad_rows: the unusable rows of the source.
+        options: what to explain.
         settings: those of :func:`~foretoken.inference.any_predictor.predict_table`.
     """
     check_explainable(predictor, options.label)
@@ -192,7 +192,7 @@ def explain_rows(
 
 
 def check_explainable(predictor: AnyPredictor, label: str | None) -> None:
-    """Raise a ConfigError where answers cannot be explained, or there is no such label."""
+    """Raise a ConfigError if the predictor's answers cannot be explained, or it has no such label."""
     problem = predictor.problem
     if not isinstance(problem, TextProblem):
         raise ConfigError(
@@ -209,16 +209,16 @@ def check_explainable(predictor: AnyPredictor, label: str | None) -> None:
 def explain_answer(
     predictor: AnyPredictor, answer: Answer, text: str, pair: str | None, options: ExplainOptions
 ) -> Answer:
-    """Return ``by``, ``evidence``, and where there are any ``chunks``, ``words`` and the gradients' ``delta``."""
+    """Return ``by``, ``evidence``, and where they exist ``chunks``, ``words`` and the gradients' ``delta``."""
     texts = [text] if pair is None else [text, pair]
     targets = _targets(predictor.problem, answer, options.label)
     kind = GRADIENTS  # where no label is answered
     if isinstance(predictor, BaselinePredictor):
-        kind, found = TERM_WEIGHTS, [term_evidence(predictor.baseline, texts, *target) for target in targets]
+        kind, evidence = TERM_WEIGHTS, [term_evidence(predictor.baseline, texts, *target) for target in targets]
     else:
-        found = model_evidence(predictor, place_tokens(text, pair, predictor.settings), targets, options)
-    told: Answer = {"by": found[0].kind if found else kind, "evidence": []}
-    for item in found:
+        evidence = model_evidence(predictor, place_tokens(text, pair, predictor.settings), targets, options)
+    told: Answer = {"by": evidence[0].kind if evidence else kind, "evidence": []}
+    for item in evidence:
         words = words_of(item.tokens, texts)
         pieces = passages_of(words, texts) if _by_passages(len(item.tokens), options) else words
         told["evidence"] += _told(pieces, texts, item.label, options.top)
@@ -237,9 +237,9 @@ def explain_answer(
 def model_evidence(
     predictor: Predictor, placed: PlacedTokens, targets: Sequence[Target], options: ExplainOptions
 ) -> list[WordEvidence]:
-    """Return what a document's tokens add to some outputs of a model: the weights of its pool, or gradients.
+    """Return the scores of a document's tokens for some outputs of a model: the weights of its pool, or gradients.
 
-    The weights are of no label, so gradients are taken where one is asked for.
+    The weights belong to no label, so a given label is explained by gradients.
     """
     document = ReadDocument.of(predictor, placed.rows, options)
     if targets and options.label is None and _by_passages(len(placed.spans), options):
@@ -247,12 +247,12 @@ def model_evidence(
         if scores is not None:
             chunks = _chunks(placed, document.shares(targets[0][1]))
             return [WordEvidence(POOLING_WEIGHTS, _scored(placed, scores), chunks=chunks)]
-    found = []
+    evidence = []
     for label, target in targets:
         shares = document.shares(target)
         scores, delta = by_gradients(document, placed, target, shares, options)
-        found.append(WordEvidence(GRADIENTS, _scored(placed, scores), label, delta, _chunks(placed, shares)))
-    return found
+        evidence.append(WordEvidence(GRADIENTS, _scored(placed, scores), label, delta, _chunks(placed, shares)))
+    return evidence
 
 
 def by_gradients(
@@ -260,7 +260,7 @@ def by_gradients(
 ) -> tuple[list[Scores], float]:
     """Return integrated gradients of a document's logit, for the tokens of each row, and what they leave unexplained.
 
-    The rows with the largest shares (S,) are looked at, each with the others as they are; the others are 0.
+    Only the rows with the largest shares (S,) are scored, each with the others fixed; the tokens of the others have 0.
     """
     delta, scores = 0.0, [np.zeros(len(places)) for places in placed.places]
     for number in np.argsort(-np.abs(shares), kind="stable")[:CHUNKS]:
@@ -271,7 +271,7 @@ def by_gradients(
 
 
 def term_evidence(model: Tfidf, texts: Sequence[str], label: str | None, target: int) -> WordEvidence:
-    """Return what each word adds to a logit of TF-IDF: exactly weight x value of its terms."""
+    """Return what each word adds to a logit of TF-IDF: weight x value of its terms, exactly."""
     tokens = [Scored(Span(*place), score) for place, score in model.contributions(texts, target)]
     return WordEvidence(TERM_WEIGHTS, tokens, label)
 
@@ -281,15 +281,15 @@ def _by_passages(tokens: int, options: ExplainOptions) -> bool:
 
 
 def _scored(placed: PlacedTokens, scores: Sequence[Scores]) -> list[Scored]:
-    """Return the tokens of the text with their scores, given those of all rows; a token in two rows has both."""
-    total = np.zeros(len(placed.spans) + 1)  # the last one is of all special tokens
+    """Return the tokens of the text with the sums of their scores in all rows."""
+    total = np.zeros(len(placed.spans) + 1)  # the last one sums all special tokens
     for row, places in zip(scores, placed.places, strict=True):
         np.add.at(total, places, row)
     return [Scored(span, score) for span, score in zip(placed.spans, total.tolist(), strict=False)]
 
 
 def _chunks(placed: PlacedTokens, shares: Scores) -> list[Scored]:
-    """Return the chunks of a document that is read in several, with what its logit loses without each."""
+    """Return the chunks of a document with what its logit loses without each; empty for a single chunk."""
     if len(placed.rows) == 1:
         return []
     ends = [[placed.spans[place] for place in places if place != SPECIAL] for places in placed.places]
@@ -299,7 +299,7 @@ def _chunks(placed: PlacedTokens, shares: Scores) -> list[Scored]:
 
 
 def _targets(problem: Problem, answer: Answer, label: str | None) -> list[Target]:
-    """Return label and number of the outputs that are explained."""
+    """Return label and number of the outputs to explain."""
     if not problem.labels:
         return [(None, 0)]
     names = [label] if label is not None else answer["labels"] if "labels" in answer else [answer["label"]]
@@ -307,7 +307,7 @@ def _targets(problem: Problem, answer: Answer, label: str | None) -> list[Target
 
 
 def _told(pieces: Sequence[Scored], texts: Sequence[str], label: str | None, top: int) -> list[Answer]:
-    """Return the pieces with the largest scores, the largest one first."""
+    """Return the pieces with the largest scores, the largest first."""
     chosen = sorted(filter(lambda piece: piece.score, pieces), key=lambda piece: -abs(piece.score))[:top]
     more = {} if label is None else {"label": label}
     told = []

@@ -1,4 +1,4 @@
-"""A trained adapter's folder, fused: the same predictions without what only training needs."""
+"""Fused adapter folders: the same predictions without what only training needs."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ from foretoken.tuner.fuse import fuse
 def fuse_folder(
     source: Path, output: Path, *, dtype: torch.dtype, base_model: str | None = None, accept_changed: bool = False
 ) -> None:
-    """Fuse the adapter of a run or an adapter folder into a new folder, which ``predict`` and peft read alike.
+    """Fuse the adapter of a run or an adapter folder into a new folder that ``predict`` and peft read.
 
     Raises:
         AdapterError: there is no adapter, or nothing in it to fuse.
@@ -35,8 +35,8 @@ def fuse_folder(
         saved = adapter_folder(source)
         for file in (*saved.iterdir(), *(saved / WORDS).glob("*"), saved / POOLING):
             if file.is_file() and not file.name.startswith("adapter_"):
-                place = temporary / file.relative_to(saved)
-                place.parent.mkdir(exist_ok=True)
-                copyfile(file, place)
+                copy = temporary / file.relative_to(saved)
+                copy.parent.mkdir(exist_ok=True)
+                copyfile(file, copy)
         fuse(model, temporary, dtype=dtype)
         model.save_pretrained(str(temporary), save_embedding_layers=False)

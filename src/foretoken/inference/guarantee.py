@@ -1,4 +1,4 @@
-"""What is guaranteed of answers, fitted on labelled documents: those of validation, or of a file of their own."""
+"""Guarantees of answers, fitted on labelled documents: those of validation, or of a file."""
 
 from __future__ import annotations
 
@@ -22,18 +22,18 @@ from foretoken.training.saved_folder import adapter_folder
 
 ABSTAIN, SETS = "abstain", "sets"
 Kind: TypeAlias = Literal["abstain", "sets"]
-Additions: TypeAlias = list[dict[str, Any]]  # to the answers, one a document
+Additions: TypeAlias = list[dict[str, Any]]  # further fields of each document's answer
 CONFIDENCE = 0.95
 
 
 @dataclass(frozen=True)
 class Limit:
-    """What is asked for.
+    """The limit on errors that a guarantee keeps.
 
     Attributes:
-        max_error: the share of wrong answers, of sets or intervals without the right one, or of missed labels.
-        confidence: the probability that the share of wrong answers is kept; None for 0.95.
-        answer: one class or an abstention, or a set of classes; None for what the problem has.
+        max_error: largest share of wrong answers, of sets or intervals without the right value, or of missed labels.
+        confidence: probability that the share of wrong answers is kept; None for 0.95.
+        answer: ``abstain`` for one class or none, ``sets`` for sets of classes; None for the problem's default.
     """
 
     max_error: float
@@ -42,24 +42,24 @@ class Limit:
 
 
 class Guarantee(Protocol):
-    """What was fitted."""
+    """A fitted guarantee."""
 
     @property
     def says(self) -> str:
-        """What is guaranteed, in words."""
+        """The guarantee in words."""
 
     def additions(self, outputs: Outputs) -> Additions:
-        """Return what each answer says besides what it says without the guarantee."""
+        """Return the fields that the guarantee adds to each answer."""
 
 
 @dataclass(frozen=True, eq=False)
 class Evidence:
-    """Documents whose labels are known, and what was predicted for them.
+    """The outputs and labels of labelled documents.
 
     Attributes:
-        problem: what is predicted, with the decision of the answers.
-        outputs: of the problem, scaled as the answers are.
-        labels: of the problem.
+        problem: the problem, with the decision of the answers.
+        outputs: predictions, scaled as the answers are.
+        labels: true labels.
     """
 
     problem: Problem
@@ -67,7 +67,7 @@ class Evidence:
     labels: Outputs
 
     def guarantee(self, limit: Limit) -> Guarantee:
-        """Return what keeps a limit.
+        """Fit the guarantee that keeps a limit.
 
         Raises:
             ConfigError: the problem has no such guarantee.
@@ -77,10 +77,10 @@ class Evidence:
 
 
 def kind_of(problem: Problem, limit: Limit) -> str:
-    """Return how the answers keep a limit.
+    """Return how answers keep a limit: ``abstain`` or ``sets``.
 
     Raises:
-        ConfigError: those of the problem do not.
+        ConfigError: the problem has no such guarantee.
     """
     fits = _FITS.get(problem.facts.answer)
     if fits is None:
@@ -91,22 +91,20 @@ def kind_of(problem: Problem, limit: Limit) -> str:
     if kind not in fits:
         raise ConfigError(f"answer: got {kind} for {problem.name}, expected {' or '.join(fits)}")
     if kind == SETS and limit.confidence is not None:
-        raise ConfigError(
-            "confidence: it is of answers with abstentions, and sets and intervals have none; leave it out"
-        )
+        raise ConfigError("confidence: it goes with answer abstain; sets and intervals have none, leave it out")
     return kind
 
 
 @dataclass(frozen=True)
 class Abstains:
-    """Only answers that are sure enough are given."""
+    """The guarantee of answers that abstain where their confidence is too low."""
 
     problem: Problem
     fitted: Abstention
 
     @property
     def says(self) -> str:
-        """The limit, its confidence, and what it costs."""
+        """The limit, its confidence, and the share of answered documents."""
         it = self.fitted
         return (
             f"at most {it.max_error:.3g} of the answers are wrong, with confidence {it.confidence:.3g}; of "
@@ -114,25 +112,24 @@ class Abstains:
         )
 
     def additions(self, outputs: Outputs) -> Additions:
-        """Return whether the document is answered, and no label where it is not."""
+        """Return ``abstained``, and ``label`` None for documents that are not answered."""
         answered = self.fitted.answers(confidences_of(self.problem, outputs))
         return [{"abstained": False} if is_answered else {"label": None, "abstained": True} for is_answered in answered]
 
 
 @dataclass(frozen=True)
 class Sets:
-    """Every answer has the set of classes or labels that reach a probability."""
+    """The guarantee of sets: the classes or labels whose probability reaches a threshold."""
 
     problem: Problem
     threshold: float
     says: str
 
     def additions(self, outputs: Outputs) -> Additions:
-        """Return the sets, the likeliest first."""
+        """Return the sets, with the likeliest name first."""
         scores = np.asarray(outputs)
-        held = (
-            scores >= self.threshold if self.problem.facts.answer is Answer.LABELS else in_set(scores, self.threshold)
-        )
+        may_be_empty = self.problem.facts.answer is Answer.LABELS
+        held = scores >= self.threshold if may_be_empty else in_set(scores, self.threshold)
         return [{"set": self._names(row, kept)} for row, kept in zip(scores, held, strict=True)]
 
     def _names(self, row: np.ndarray, kept: np.ndarray) -> list[str]:
@@ -141,14 +138,14 @@ class Sets:
 
 @dataclass(frozen=True)
 class Intervals:
-    """Every number has an interval; with several targets, each has its own."""
+    """The guarantee of intervals around predicted numbers, one for each target."""
 
     problem: Problem
     widths: np.ndarray
     says: str
 
     def additions(self, outputs: Outputs) -> Additions:
-        """Return lower and upper end, by the names of several targets."""
+        """Return the lower and upper end of each interval, by target where there are several."""
         values = np.asarray(outputs, dtype=np.float64).reshape(len(outputs), -1)
         ends = np.stack([values - self.widths, values + self.widths], axis=-1).round(6).tolist()
         names = self.problem.labels
@@ -156,7 +153,7 @@ class Intervals:
 
 
 def confidences_of(problem: Problem, outputs: Outputs) -> np.ndarray:
-    """Return the probabilities (n,) of the classes that are answered."""
+    """Return the probabilities (n,) of the answered classes."""
     scores = np.asarray(outputs)
     return np.take_along_axis(scores, problem.decided(scores)[:, None], axis=1)[:, 0]
 
@@ -193,15 +190,15 @@ _FITS: Mapping[Answer, Mapping[str, Any]] = {
 
 
 def validation_of(folder: Path, problem: Problem, scaling: Scaling | None) -> Evidence | None:
-    """Return the validation documents of a run or of what it saved; None where there are none.
+    """Return the validation documents of a run or saved folder; None where there are none.
 
     Args:
-        folder: of the run, or of what it saved.
-        problem: with the decision of the answers.
-        scaling: of the probabilities, where the answers have it.
+        folder: of the run, or of the adapter or model that it saved.
+        problem: the problem, with the decision of the answers.
+        scaling: scaling of the probabilities, where the answers have one.
 
     Raises:
-        AdapterError: their file is damaged, or of another run.
+        AdapterError: the file of predictions is damaged, or of another run.
     """
     file = _validation_file(folder)
     if file is None or problem.facts.answer not in _FITS:
@@ -217,8 +214,8 @@ def validation_of(folder: Path, problem: Problem, scaling: Scaling | None) -> Ev
 
 
 def _validation_file(folder: Path) -> Path | None:
-    """Return where the predictions are: beside the model, or in the run's folder, where older runs have them."""
-    place = adapter_folder(folder)
-    is_in_run = place.name in SAVED and (place.parent / RECORD).is_file()
-    known = [place / VALIDATION, *([place.parent / PREDICTIONS] if is_in_run else [])]
+    """Return the file of validation predictions: beside the model, or in the folder of older runs."""
+    saved = adapter_folder(folder)
+    is_in_run = saved.name in SAVED and (saved.parent / RECORD).is_file()
+    known = [saved / VALIDATION, *([saved.parent / PREDICTIONS] if is_in_run else [])]
     return next((file for file in known if file.is_file()), None)

@@ -53,7 +53,7 @@ class Int8Linear(nn.Module):
 
     @property
     def weight(self) -> Tensor:
-        """The whole numbers, (out_features, in_features); some of transformers' layers look at their type."""
+        """The whole numbers, (out_features, in_features); some of transformers' layers read their dtype."""
         return self.codes.t()
 
     def forward(self, x: Tensor) -> Tensor:
@@ -62,44 +62,44 @@ class Int8Linear(nn.Module):
         out = torch.empty(len(rows), self.out_features)
         for start in range(0, len(rows), _BLOCK):
             codes, scale = _rounded(rows[start : start + _BLOCK].float())
-            found = out[start : start + _BLOCK]
-            torch.mul(torch._int_mm(codes, self.codes), scale, out=found)
+            block = out[start : start + _BLOCK]
+            torch.mul(torch._int_mm(codes, self.codes), scale, out=block)
             if self.bias is None:
-                found *= self.scale
+                block *= self.scale
             else:
-                torch.addcmul(self.bias, found, self.scale, out=found)
+                torch.addcmul(self.bias, block, self.scale, out=block)
         return out.to(x.dtype).view(*x.shape[:-1], self.out_features)
 
 
-def hold_in_int8(model: nn.Module, made: dict[tuple[int, int], Int8Linear] | None = None) -> int:
-    """Turn the frozen linear maps of a model's layers into maps of 8 bits, in place; return how many weights they have.
+def hold_in_int8(model: nn.Module, shared: dict[tuple[int, int], Int8Linear] | None = None) -> int:
+    """Turn the frozen linear maps of a model's layers into maps of 8 bits, in place; return the number of weights.
 
-    The modules stay the same objects, with what adapters have put on them. Adapters, heads and embeddings stay as they
-    are.
+    The modules stay the same objects, with the hooks and submodules of adapters. Adapters, heads and embeddings do
+    not change.
 
     Args:
-        model: on the processor.
-        made: maps of other models with the same tensors, by the ids of their weight and bias: they are shared, and
-            those of this model come to them. The tensors have to stay, or their ids may become others'.
+        model: on the CPU.
+        shared: maps of other models with the same tensors, by the ids of their weight and bias, to share and to extend.
+            The tensors have to stay alive, or other tensors may get their ids.
 
     Raises:
-        ConfigError: the model is not on the processor, or this processor has no units for int8.
+        ConfigError: the model is not on the CPU, or this CPU has no units for int8.
     """
     check_units()
     if any(parameter.device.type != "cpu" for parameter in model.parameters()):
-        raise ConfigError("precision int8 is for the processor, and the model is on a GPU; use bf16 there")
-    made = {} if made is None else made
+        raise ConfigError("precision int8 is for the CPU, and the model is on a GPU; use bf16 there")
+    shared = {} if shared is None else shared
     maps = [(module, weight, module.weight, module.bias) for module, weight in _frozen_maps(model)]
-    for module, weight, tensor, bias in maps:  # the list keeps the tensors, whose ids are asked for
+    for module, weight, tensor, bias in maps:  # the list keeps the tensors alive, and so their ids
         key = id(tensor), id(bias)
-        if key not in made:
-            made[key] = Int8Linear(weight, bias)
-        _become(module, made[key])
+        if key not in shared:
+            shared[key] = Int8Linear(weight, bias)
+        _become(module, shared[key])
     return sum(weight.numel() for _, weight, *_ in maps)
 
 
 def _become(module: Any, other: Int8Linear) -> None:
-    """Make a linear map, in place, one of 8 bits with the tensors of another: its hooks and submodules stay."""
+    """Turn a linear map in place into one of 8 bits with the tensors of ``other``; its hooks and submodules stay."""
     module.__class__ = Int8Linear
     del module.weight, module.bias
     module.out_features, module.in_features = other.out_features, other.in_features
@@ -110,7 +110,7 @@ def _become(module: Any, other: Int8Linear) -> None:
 
 
 def check_units() -> None:
-    """Raise ConfigError where this processor has no units for int8 that PyTorch uses."""
+    """Raise ConfigError if this processor has no units for int8 that PyTorch uses."""
     if fastest_unit(X86_UNITS, instructions() or ()) is None:
         units = ", ".join(dict.fromkeys(X86_UNITS.values()))
         raise ConfigError(f"precision int8: this processor has none of {units}; use auto, which measures fp32 and bf16")
@@ -136,13 +136,13 @@ def _has_dora(model: nn.Module) -> bool:
 
 
 def _weight_of(module: nn.Module) -> Tensor | None:
-    """Return (out_features, in_features) of a linear map of floats, GPT-2's too; None for anything else."""
+    """Return the weight (out_features, in_features) of a linear map of floats, GPT-2's too; None for other modules."""
     if is_linear(module) and module.weight.is_floating_point():
         return module.weight
     return module.weight.t() if is_conv1d(module) else None
 
 
 def _rounded(rows: Tensor) -> tuple[Tensor, Tensor]:
-    """Return whole numbers of 8 bits and the scale of each row, (n, 1); a row of zeros has some scale."""
+    """Return whole numbers of 8 bits and the scale of each row (n, 1), which is above 0 even for a row of zeros."""
     scale = rows.abs().amax(1, keepdim=True).div_(_LARGEST).clamp_(min=torch.finfo(torch.float32).tiny)
     return torch.div(rows, scale).round_().to(torch.int8), scale

@@ -1,4 +1,4 @@
-"""What training wrote, loaded to predict: an adapter, a run folder or a whole model."""
+"""Trained models, loaded to predict: an adapter, a run folder or a whole model."""
 
 from __future__ import annotations
 
@@ -32,12 +32,7 @@ from foretoken.metrics.scaling import Scaling
 from foretoken.quiet import quiet_transformers
 from foretoken.saved_files import refuse_pickles
 from foretoken.training.baseline.tfidf import VOCABULARY, Tfidf, texts_of
-from foretoken.training.model.load import (
-    head_options,
-    load_tokenizer,
-    load_whole,
-    load_with_new_head,
-)
+from foretoken.training.model.load import head_options, load_tokenizer, load_whole, load_with_new_head
 from foretoken.training.model.precision import hold_frozen
 from foretoken.training.options import ChunkOptions
 from foretoken.training.problems import Problem, make_problem
@@ -58,17 +53,17 @@ if TYPE_CHECKING:
     import datasets
 
 log = logging.getLogger(__name__)
-HEADLESS = "FEATURE_EXTRACTION"  # peft's name of a model that yields states alone
+HEADLESS = "FEATURE_EXTRACTION"  # peft's task type of a model without a head
 
 
 @dataclass(frozen=True)
 class Predictor:
-    """A model ready to predict, with what it must know about its inputs and outputs.
+    """A model ready to predict, with the facts about its inputs and outputs.
 
     Attributes:
-        columns: what the columns were called in the training data, by the names of the recipe's keys.
-        scaling: of the probabilities, fitted on the validation documents of training; None where none was.
-        unscaled_decision: what is answered for the probabilities without the scaling.
+        columns: names of the columns in the training data, by the recipe's keys.
+        scaling: scaling of the probabilities, fitted on the validation documents of training; None without one.
+        unscaled_decision: the decision for probabilities without the scaling.
         words: TF-IDF whose logits are added to the model's; None where it was trained without.
     """
 
@@ -112,12 +107,12 @@ def load_for_inference(
     """Load an adapter folder, a run folder or a model folder.
 
     Args:
-        folder: where it is, or its name on the hub.
+        folder: path, or name on the hub.
         precision: ``fp32``; ``bf16``: computed in bfloat16, in which frozen weights are held as well; ``int8``: the
             linear maps of the layers in 8 bits, the rest as in fp32; ``auto``: bf16 where that is faster, else fp32.
-        base: the pretrained model, for an adapter that shares it with others; what the folder says of it is not read.
-            Its precision is the model's.
-        base_model: where the pretrained model of an adapter is, in place of what its folder says.
+        base: a pretrained model that several adapters share, in place of the one that the folder names. Its precision
+            is used.
+        base_model: the pretrained model of an adapter, in place of the one that its folder names.
         accept_changed: load an adapter though its pretrained model is not the one that it was trained on.
 
     Raises:
@@ -138,7 +133,7 @@ def load_for_inference(
 
 
 def refuse_unusable_texts(texts: Sequence[str]) -> None:
-    """Raise a DataError where there is no text, or one is white space alone or has bytes that are no UTF-8."""
+    """Raise a DataError if there is no text, or one is empty, only white space, or no valid UTF-8."""
     if isinstance(texts, str) or not len(texts):
         raise DataError(f"texts: got {quoted(texts)}, expected a list of at least one text")
     for number, text in enumerate(texts, 1):
@@ -147,7 +142,7 @@ def refuse_unusable_texts(texts: Sequence[str]) -> None:
 
 
 def rows_without_tokens(predictor: Predictor, table: datasets.Dataset | PlainTable) -> dict[int, str]:
-    """Return the rows that cannot become tokens, and why; found by halves, as they are few."""
+    """Return the rows that cannot become tokens, and why; they are few, so halves of the table are searched."""
     waiting, errors = [range(len(table["id"]))], dict[int, str]()
     while waiting:
         rows = waiting.pop()
@@ -171,28 +166,28 @@ def predict_rows(
     scaled: bool = True,
     advance: Callable[[int], object] = lambda _: None,
 ) -> tuple[Any, Truncation, list[int]]:
-    """Return what the problem predicts for every row of a table, in its order, what truncation cost, and the lengths.
+    """Return the predictions for every row of a table, in its order, what was truncated, and the rows' lengths.
 
     Args:
-        predictor: what predicts.
+        predictor: the model.
         table: rows with the columns of the problem (see :func:`foretoken.data.schemas.table`); no labels are needed.
         batch_size: documents per forward pass.
         tokens_per_batch: tokens per forward pass, padding included, in place of ``batch_size``.
         scaled: apply the predictor's scaling, if it has one.
-        advance: is told how many more documents are predicted.
+        advance: function that is called with the number of documents of each batch.
     """
     columns, truncation = predictor.problem.encode(table, predictor.settings)
     columns.pop("labels", None)
     if predictor.words is not None:
         columns[OFFSET] = predictor.words.logits(texts_of(table)).tolist()
     lengths = columns["length"]
-    found: list[Any] = [None] * len(lengths)
+    predicted: list[Any] = [None] * len(lengths)
     for rows in _batches(lengths, batch_size, tokens_per_batch):
         batch = [{name: values[row] for name, values in columns.items()} for row in rows]
         for row, output in zip(rows, predict_batch(predictor, batch), strict=True):
-            found[row] = output
+            predicted[row] = output
         advance(len(rows))
-    outputs = np.stack(found) if predictor.problem.has_probabilities else found
+    outputs = np.stack(predicted) if predictor.problem.has_probabilities else predicted
     if scaled and predictor.scaling is not None:
         outputs = predictor.scaling.apply(outputs)
     return outputs, truncation, lengths
@@ -200,10 +195,10 @@ def predict_rows(
 
 @torch.inference_mode()
 def predict_batch(predictor: Predictor, rows: Sequence[Inputs]) -> Sequence[Any]:
-    """Return the outputs for encoded rows that are run together.
+    """Return the outputs for one batch of encoded rows.
 
     Raises:
-        AdapterError: they are not finite: there is no prediction in them, whatever weight it was that is damaged.
+        AdapterError: they are not finite, because weights are damaged.
     """
     batch = predictor.problem.collator(predictor.tokenizer, predictor.model)(rows)
     device = next(predictor.model.parameters()).device
@@ -216,7 +211,7 @@ def predict_batch(predictor: Predictor, rows: Sequence[Inputs]) -> Sequence[Any]
 
 
 def _batches(lengths: Sequence[int], batch_size: int, tokens_per_batch: int | None) -> list[list[int]]:
-    """Return the documents in batches, the longest ones first: a memory that is too small shows at once."""
+    """Return the documents in batches, the longest first, so that too little memory shows at once."""
     order = by_length(lengths)
     if tokens_per_batch is not None:
         return cut_by_length(order, lengths, tokens_per_batch)
@@ -224,21 +219,21 @@ def _batches(lengths: Sequence[int], batch_size: int, tokens_per_batch: int | No
 
 
 def _load(folder: Path, base: SharedBase | None, base_model: str | None, *, accept_changed: bool) -> Predictor:
-    place = adapter_folder(folder)
-    for item in place.iterdir():
+    saved = adapter_folder(folder)
+    for item in saved.iterdir():
         if item.suffix in (".json", ".safetensors") and not item.is_file():
-            raise AdapterError(f"{item} is not a file; copy or save {place.name} again")
-    if (place / "adapter_config.json").is_file():
-        return _load_adapter(place, base, base_model, accept_changed=accept_changed)
+            raise AdapterError(f"{item} is not a file; copy or save {saved.name} again")
+    if (saved / "adapter_config.json").is_file():
+        return _load_adapter(saved, base, base_model, accept_changed=accept_changed)
     if base is not None or base_model is not None:
         why = "" if base_model is None else ", which --base-model is for"
-        raise AdapterError(f"{folder} {_contents(place)}; expected an adapter, with adapter_config.json{why}")
-    if (place / "config.json").is_file():
-        return _load_model(place)
-    if (place / VOCABULARY).is_file():
+        raise AdapterError(f"{folder} {_contents(saved)}; expected an adapter, with adapter_config.json{why}")
+    if (saved / "config.json").is_file():
+        return _load_model(saved)
+    if (saved / VOCABULARY).is_file():
         raise AdapterError(f"{folder} holds a tf-idf baseline, which has no pretrained model; predict with it alone")
-    refuse_pickles(place)
-    raise AdapterError(f"{folder} {_contents(place)}; {EXPECTED}")
+    refuse_pickles(saved)
+    raise AdapterError(f"{folder} {_contents(saved)}; {EXPECTED}")
 
 
 def _load_adapter(
@@ -284,18 +279,18 @@ def _load_model(folder: Path) -> Predictor:
 
 
 def _check_whole(info: Mapping[str, Iterable[str]], card: Card) -> None:
-    """Refuse a model some of whose tensors are random, or whose file has others than its config asks for."""
-    needed = sorted(name for name in info["missing_keys"] if not name.startswith("pooler."))  # no vector is of it
+    """Refuse a model with random tensors, or with tensors in its file that its config does not have."""
+    needed = sorted(name for name in info["missing_keys"] if not name.startswith("pooler."))  # which no head here reads
     if needed:
         missing = cut(", ".join(needed[:3]), 200)
         raise AdapterError(f"the model has no trained head ({missing}); train one, or give an adapter folder")
-    if info["unexpected_keys"] and card.recipe.model:  # foretoken saved it: a file of others may hold other heads
+    if info["unexpected_keys"] and card.recipe.model:  # foretoken saved it; files of others may hold more heads
         beyond = cut(", ".join(sorted(info["unexpected_keys"])[:3]), 200)
         raise AdapterError(f"the model's file holds more than its config.json says ({beyond}); copy both again")
 
 
 def _check_task(folder: Path, config: PeftConfig, expected: str) -> None:
-    """Refuse an adapter whose two files speak of different problems."""
+    """Refuse an adapter whose config and card name different problems."""
     if config.task_type is not None and config.task_type != expected:
         raise AdapterError(
             f"{folder}: task_type is {quoted(str(config.task_type))} in adapter_config.json, "
@@ -303,11 +298,11 @@ def _check_task(folder: Path, config: PeftConfig, expected: str) -> None:
         )
 
 
-def _check_head(problem: Problem, own: list[str]) -> None:
-    """Refuse a card that says of the outputs what the model's config does not."""
-    if len(own) != problem.head_options.get("num_labels", len(own)) or problem.labels not in ((), tuple(own)):
+def _check_head(problem: Problem, labels: list[str]) -> None:
+    """Refuse a card whose labels differ from those of the model's config."""
+    if len(labels) != problem.head_options.get("num_labels", len(labels)) or problem.labels not in ((), tuple(labels)):
         expected = f"{problem.name} with {quoted(list(problem.labels))}"
-        raise AdapterError(f"{CARD} says {expected}, and config.json has the labels {quoted(own)}; copy both again")
+        raise AdapterError(f"{CARD} says {expected}, and config.json has the labels {quoted(labels)}; copy both again")
 
 
 def _ready(
@@ -317,11 +312,11 @@ def _ready(
     card: Card,
     problem: Problem | None,
 ) -> Predictor:
-    use_fast_attention(model)  # adapters of foretoken's bring it along; LoRA and whole models do not
+    use_fast_attention(model)  # LoRA and whole models do not enable it themselves
     config: Any = model.config
-    own = [str(config.id2label[index]) for index in range(config.num_labels)]
-    problem = problem or make_problem(CLASSIFICATION, own)
-    _check_head(problem, own)
+    labels = [str(config.id2label[index]) for index in range(config.num_labels)]
+    problem = problem or make_problem(CLASSIFICATION, labels)
+    _check_head(problem, labels)
     max_length = problem.max_length(card.max_length, config, tokenizer)
     config.pad_token_id = tokenizer.pad_token_id
     nn.Module.to(model, "cuda" if torch.cuda.is_available() else "cpu")

@@ -1,9 +1,9 @@
-"""The tensors of a saved adapter or model: all there, of the right kind and finite, before they predict anything.
+"""Checks of the tensors of a saved adapter or model: complete, of the right kind, and finite.
 
-Files are mapped into memory and looked at one tensor at a time, so that a check holds no more than one of them. The
-fused table of AoT P-tuning, which may be larger than memory, is not read for it: its numbers were checked when it was
-written, its size and type are when it is opened, and what is wrong in a row that is looked up shows in the outputs
-(see :func:`foretoken.inference.predictor.predict_batch`).
+Files are mapped into memory and checked one tensor at a time, so that a check holds only one of them. The fused table
+of AoT P-tuning may be larger than memory, so its numbers are not checked here: they were checked when it was written,
+its size and type are checked when it is opened, and a damaged row shows in the outputs (see
+:func:`foretoken.inference.predictor.predict_batch`).
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ FLOATS = ("F64", "F32", "F16", "BF16", "F8_E4M3", "F8_E5M2")
 
 
 def adapter_file(folder: Path) -> Path:
-    """Return the file of an adapter's tensors, its header checked.
+    """Return the file of an adapter's tensors after checking its header.
 
     Raises:
         AdapterError: it is missing, damaged, or a pickle.
@@ -38,7 +38,7 @@ def adapter_file(folder: Path) -> Path:
 
 
 def model_files(folder: Path) -> list[Path]:
-    """Return the files of a model's tensors, their headers checked.
+    """Return the files of a model's tensors after checking their headers.
 
     Raises:
         AdapterError: one is missing or damaged, or they are a pickle.
@@ -54,7 +54,7 @@ def model_files(folder: Path) -> list[Path]:
 
 
 def opened(folder: Path, names: Iterable[str]) -> list[Path]:
-    """Compare every file's header with its size, and all sizes with the memory, before anything is loaded."""
+    """Check every file's header against its size, and all sizes against the memory; return the files."""
     files = [folder / name for name in names]
     for file in files:
         if not file.is_file():
@@ -70,20 +70,20 @@ def check_adapter(model: PeftModel, file: Path, *, random: Iterable[str]) -> Non
     """Compare the tensors of an adapter's file with those that the loaded model has of it.
 
     Args:
-        model: with the adapter.
-        file: what it was loaded from.
-        random: the base model's tensors that no checkpoint of its own had: a new head's.
+        model: the model with the adapter.
+        file: the file that the adapter was loaded from.
+        random: names of the base model's tensors that are in no checkpoint, those of a new head.
 
     Raises:
         AdapterError: tensors are missing, unknown, of another shape or kind, or hold numbers that are not finite.
     """
     expected = get_peft_model_state_dict(model, save_embedding_layers=False)
     frozen = model.state_dict().keys()
-    with safe_open(file, framework="pt") as given:
-        names = set(given.keys())
+    with safe_open(file, framework="pt") as tensors:
+        names = set(tensors.keys())
         check_names(expected.keys() - names, names - expected.keys() - frozen, len(expected))
         for name in sorted(names):
-            tensor = given.get_tensor(name)
+            tensor = tensors.get_tensor(name)
             check_tensor(name, tensor, like=expected.get(name, tensor))
     untrained = [name for name in random if not any(f".{known}".endswith(f".{name}") for known in names)]
     if untrained:
@@ -94,7 +94,7 @@ def check_adapter(model: PeftModel, file: Path, *, random: Iterable[str]) -> Non
 
 
 def check_model(model: nn.Module, files: Iterable[Path]) -> None:
-    """Look at the tensors of a loaded model.
+    """Check the tensors of a loaded model.
 
     Raises:
         AdapterError: one holds numbers that are not finite, or was saved as whole numbers.
@@ -104,8 +104,8 @@ def check_model(model: nn.Module, files: Iterable[Path]) -> None:
         if not is_finite(tensor):
             raise AdapterError(f"{name} has values that are not finite (NaN or infinity); train it again")
     for file in files:
-        with safe_open(file, framework="pt") as given:
-            for name in set(given.keys()) & state.keys():
-                kind = given.get_slice(name).get_dtype()
+        with safe_open(file, framework="pt") as tensors:
+            for name in set(tensors.keys()) & state.keys():
+                kind = tensors.get_slice(name).get_dtype()
                 if state[name].is_floating_point() and kind not in FLOATS:
                     raise AdapterError(f"{name} is of type {kind} in {file.name}, expected F32; copy or train it again")

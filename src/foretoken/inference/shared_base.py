@@ -1,4 +1,4 @@
-"""One pretrained model for many adapters: each gets modules of its own around the same frozen tensors."""
+"""One pretrained model for many adapters, each with its own modules around the same frozen tensors."""
 
 from __future__ import annotations
 
@@ -26,23 +26,23 @@ INT8 = "int8"
 
 
 class SharedBase:
-    """A pretrained model that is read once for every kind of head, and held once for all adapters.
+    """A pretrained model that is loaded once for each kind of head, and held once for all adapters.
 
     Args:
         source: folder or hub name of the model, or ``minilm``.
-        precision: of what :meth:`lower` is given, as :func:`foretoken.inference.predictor.load_for_inference` has it;
-            ``auto`` is measured here.
+        precision: precision of the models given to :meth:`lower`, as in
+            :func:`foretoken.inference.predictor.load_for_inference`; ``auto`` is measured here.
 
     Raises:
         BackboneError: its config or its tokenizer cannot be loaded.
         ConfigError: int8 cannot be computed here.
 
     Attributes:
-        source: what that stands for.
+        source: resolved folder or hub name.
         config: of the model.
         tokenizer: of the model; the adapters read documents with it.
         precision: ``fp32``, ``bf16`` or ``int8``.
-        making: held while modules are made: libraries change what all threads' modules are made of meanwhile.
+        making: lock to hold while modules are made, since libraries patch module classes for all threads meanwhile.
     """
 
     def __init__(self, source: str, precision: str = FP32) -> None:
@@ -79,19 +79,19 @@ class SharedBase:
 
     @cached_property
     def fingerprint(self) -> dict[str, str]:
-        """What :func:`~foretoken.training.run.fingerprint.of_model` says of the model."""
+        """The fingerprint of the model, as :func:`~foretoken.training.run.fingerprint.of_model` returns it."""
         return of_model(self.with_new_head(None)[0]) | self._of_tokenizer
 
     def lower(self, model: nn.Module) -> None:
-        """Hold the shared tensors of a model in the precision; adapters and heads of its own stay as they are.
+        """Convert the shared tensors of a model to the precision; its own adapters and heads stay as they are.
 
-        However many models are given, each tensor is converted once, and kept in float32 for those that come later.
+        Each tensor is converted once for all models, and kept in float32 for later ones.
         """
         if self.precision == INT8:
             held = hold_in_int8(model, self._maps)
             log.info("precision: %s weights are held in int8", f"{held:,}")
         if self.precision == BF16:
-            shared = {id(tensor) for made, _ in self._made.values() for tensor in made.parameters()}
+            shared = {id(tensor) for base, _ in self._made.values() for tensor in base.parameters()}
             for module in model.modules():
                 for name, parameter in list(module.named_parameters(recurse=False, remove_duplicate=False)):
                     if id(parameter) in shared and parameter.dtype == torch.float32:
@@ -103,7 +103,7 @@ class SharedBase:
         return self._rounded[id(parameter)]
 
     def computing(self, device: str) -> AbstractContextManager[object]:
-        """Return what calls of lowered models are made in."""
+        """Return the context to call lowered models in."""
         return torch.autocast(device, torch.bfloat16, enabled=self.precision == BF16)
 
     def _loaded(self, problem: Problem | None) -> tuple[PreTrainedModel, list[str]]:

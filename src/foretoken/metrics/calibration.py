@@ -1,4 +1,4 @@
-"""Do the probabilities mean what they say? Guo et al. (2017), section 2."""
+"""Calibration errors: how far probabilities are from accuracies. Guo et al. (2017), section 2."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ CELLS, _HALVINGS = 1024, 12  # of the grid of smECE, and of the interval that it
 
 @dataclass(frozen=True)
 class ReliabilityBin:
-    """The predictions of one bin, by confidence; the means are None where there are none.
+    """The predictions of one bin, by confidence; the means of an empty bin are None.
 
     A bin of equal width holds the confidences in [lower, upper). One of equal mass goes from its smallest
     confidence to its largest.
@@ -43,7 +43,7 @@ def expected_calibration_error(
     confidences are compared with the edges in float32.
 
     With ``strategy="mass"`` they hold equally many predictions, up to one, the adaptive bins of Nixon et al.
-    (2019). Equal confidences share a bin, that of the first of them, so that the order of rows is of no account.
+    (2019). Equal confidences share the bin of the first of them, so that the order of rows does not matter.
 
     Raises :class:`~foretoken.errors.DataError` for unusable predictions, and
     :class:`~foretoken.errors.ConfigError` for ``n_bins`` below 1.
@@ -57,7 +57,7 @@ def expected_calibration_error(
         return _torchmetrics_error(probabilities, labels, n_bins, "l1")
     check_n_bins(n_bins)
     confidence, correct = top_class(*checked_predictions(probabilities, labels))
-    ranks = np.searchsorted(np.sort(confidence), confidence)  # equal ones by the lowest of theirs
+    ranks = np.searchsorted(np.sort(confidence), confidence)  # equal confidences share the lowest rank
     return mean_gap(ranks * n_bins // len(confidence), correct - confidence)
 
 
@@ -115,8 +115,8 @@ def smooth_calibration_error(probabilities: ArrayLike, labels: ArrayLike) -> flo
     """Return the smooth calibration error of probabilities (n, C) against labels (n,): smECE, without bins.
 
     smECE_s is the integral over t of |mean over rows i of (correct_i - confidence_i) K_s(t, confidence_i)|, where K_s
-    is the Gaussian kernel of bandwidth s reflected at 0 and 1, and smECE that of the one s with s = smECE_s (Błasiok
-    and Nakkiran 2023). It moves little where the probabilities do, as no confidence steps over a bin's edge.
+    is the Gaussian kernel of bandwidth s reflected at 0 and 1. smECE is the smECE_s that equals its s (Błasiok and
+    Nakkiran 2023). A small change of the probabilities changes it little, as there are no bins to cross.
 
     Raises :class:`~foretoken.errors.DataError` for unusable predictions.
 
@@ -128,7 +128,7 @@ def smooth_calibration_error(probabilities: ArrayLike, labels: ArrayLike) -> flo
 
 
 def smooth_error(confidence: NDArray[np.float64], gap: NDArray[np.float64]) -> float:
-    """Return smECE of confidences (n,) and their distances from what is right (n,)."""
+    """Return smECE of confidences (n,), given correct - confidence (n,)."""
     return float(smooth_errors(np.bincount(smooth_cells(confidence), gap, CELLS)[None] / len(gap))[0])
 
 
@@ -138,9 +138,10 @@ def smooth_cells(confidence: NDArray[np.float64]) -> NDArray[np.int64]:
 
 
 def smooth_errors(sums: NDArray[np.float64]) -> NDArray[np.float64]:
-    """Return smECE (S,) of mean distances that are summed in each cell of the grid (S, cells).
+    """Return smECE (S,) of the mean gaps summed in each cell of the grid (S, cells).
 
-    Cosines are the eigenfunctions of a kernel that is reflected at both ends, so smoothing is a product of theirs.
+    Cosines are the eigenfunctions of a kernel that is reflected at both ends, so smoothing multiplies the terms of a
+    discrete cosine transform.
     """
     from scipy.fft import dct, idct
 
@@ -188,7 +189,7 @@ def _torchmetrics_error(probabilities: ArrayLike, labels: ArrayLike, n_bins: int
 
 
 def mean_gap(index: NDArray[np.int64], gap: NDArray[np.float64]) -> float:
-    """Return the mean over the sum of n_b |mean gap of bin b|, which is |sum of the gaps in b|."""
+    """Return (1 / n) sum over bins b of |sum of the gaps in b|, which is n_b |mean gap of b|."""
     return float(np.abs(np.bincount(index, gap)).sum() / len(gap))
 
 

@@ -28,7 +28,7 @@ def checked_predictions(probabilities: ArrayLike, labels: ArrayLike) -> tuple[ND
 
 
 def top_class(scores: NDArray[np.float64], truth: NDArray[np.int64]) -> tuple[NDArray[np.float64], NDArray[np.bool_]]:
-    """Return each row's largest probability (n,), and whether its class, the first one of equals, is right (n,).
+    """Return each row's largest probability (n,), and whether its class, the first among equals, is right (n,).
 
     >>> confidence, correct = top_class(*checked_predictions([[0.25, 0.75], [0.5, 0.5]], [0, 0]))
     >>> confidence.tolist(), correct.tolist()
@@ -77,9 +77,7 @@ def checked_numbers(values: ArrayLike, what: str) -> NDArray[np.float64]:
 
 
 def check_texts(predictions: Sequence[str], references: Sequence[Sequence[str]]) -> None:
-    """Raise DataError unless there is one row or more, each a text and a list of one reference or more.
-
-    Empty texts are texts.
+    """Raise DataError unless there are rows, and each has a text, which may be empty, and a list of references.
 
     >>> check_texts(["", "b"], [["a"], ["b", "c"]])
     >>> check_texts(["a"], ["a"])

@@ -1,4 +1,4 @@
-"""Metrics of tasks that choose among answers, and of questions that have several right ones."""
+"""Metrics of tasks that choose among answers, and of questions with several right answers."""
 
 from __future__ import annotations
 
@@ -7,16 +7,16 @@ from numpy.typing import ArrayLike
 
 from foretoken.errors import DataError
 from foretoken.metrics.checks import checked_predictions, top_class
-from foretoken.metrics.classification import doubts_of
+from foretoken.metrics.classification import probability_metrics
 
-_DOUBTS = ("ece", "smece", "brier", "nll", "aurc")
+_OF_PROBABILITIES = ("ece", "smece", "brier", "nll", "aurc")
 
 
 def choice_metrics(probabilities: ArrayLike, labels: ArrayLike, *, n_bins: int = 15) -> dict[str, float]:
     """Return accuracy, ece, smece, brier, nll and aurc of probabilities (n, K) of up to K choices against labels (n,).
 
-    A row with fewer than K choices is padded with zeros at its end: they change none of the metrics. A label is
-    the index of the right choice; 2 choices or more.
+    A row with fewer than K choices is padded with zeros at its end, which change none of the metrics. A label is
+    the index of the right choice. K is 2 or more.
 
     Raises :class:`~foretoken.errors.DataError` for unusable predictions, and
     :class:`~foretoken.errors.ConfigError` for ``n_bins`` below 1.
@@ -26,8 +26,8 @@ def choice_metrics(probabilities: ArrayLike, labels: ArrayLike, *, n_bins: int =
     (0.5, 0.5, 0.25)
     """
     scores, truth = checked_predictions(probabilities, labels)
-    doubts = doubts_of(scores, truth, n_bins)
-    return {"accuracy": float(top_class(scores, truth)[1].mean())} | {name: doubts[name] for name in _DOUBTS}
+    metrics = probability_metrics(scores, truth, n_bins)
+    return {"accuracy": float(top_class(scores, truth)[1].mean())} | {name: metrics[name] for name in _OF_PROBABILITIES}
 
 
 def grouped_exact_match(correct: ArrayLike, groups: ArrayLike) -> float:

@@ -1,10 +1,10 @@
-"""How often the predicted class is the right one, and how well its probability says so."""
+"""Metrics of one class per document: of the predicted classes, and of their probabilities."""
 
 from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Callable, Iterable, Sequence
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, TypeAlias
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
@@ -29,12 +29,12 @@ def classification_metrics(
 ) -> dict[str, float]:
     """Return the metrics of :func:`~foretoken.metrics.metric_names`, except the loss.
 
-    They are of probabilities (n, C) against labels (n,). The predicted class is that of ``predicted`` (n,), or of the
-    largest probability, the first one of equals; what is said of the probabilities is always of the latter.
+    They compare probabilities (n, C) with labels (n,). The predicted class is that of ``predicted`` (n,), or of the
+    largest probability, the first among equals. Metrics of the probabilities always use the latter.
     Precision, recall, F1 and the Matthews correlation are scikit-learn's: a ratio without cases is 0, and the macro
     mean is over the classes that are predicted or labelled at all. With two classes there are ``precision``,
     ``recall`` and ``f1`` of class 1, and the area under its ROC curve. All calibration errors have ``n_bins`` bins,
-    except that ``ece_upper_edge`` keeps the 10 of the code that it is to be compared with.
+    except ``ece_upper_edge``, which has the 10 of the paper's code.
 
     Raises :class:`~foretoken.errors.DataError` for unusable predictions, and
     :class:`~foretoken.errors.ConfigError` for ``n_bins`` below 1.
@@ -47,11 +47,11 @@ def classification_metrics(
     scores, truth = checked_predictions(probabilities, labels)
     ranking = {"roc_auc": roc_auc(scores[:, 1], truth)} if scores.shape[1] == 2 else {}
     classes = scores.argmax(axis=1) if predicted is None else np.asarray(predicted, dtype=np.int64)
-    return _agreement(truth, classes, scores.shape[1]) | ranking | doubts_of(scores, truth, n_bins)
+    return _agreement(truth, classes, scores.shape[1]) | ranking | probability_metrics(scores, truth, n_bins)
 
 
 class ClassScores(NamedTuple):
-    """How well one class, label or type of entity is found; ``support`` is how often it is right."""
+    """The scores of one class, label or type of entity; ``support`` counts its true occurrences."""
 
     name: str
     precision: float
@@ -65,8 +65,8 @@ def class_scores(
 ) -> list[ClassScores]:
     """Return precision, recall and F1 of every class, label or type of entity, as scikit-learn and seqeval have them.
 
-    Labels and predictions are those of a file of predictions: names, lists of names, or lists of tags. A ratio without
-    cases is 0. Problems without classes have none.
+    Labels and predictions are names, lists of names, or lists of tags, as a file of predictions has them. A ratio
+    without cases is 0. For problems without classes the list is empty.
 
     >>> class_scores("classification", ["a", "a", "b"], ["a", "b", "b"], ["a", "b"])[1]
     ClassScores(name='b', precision=0.5, recall=1.0, f1=0.6666666666666666, support=1)
@@ -86,8 +86,8 @@ def class_scores(
 
 
 def _class_scores(name: str, right: int, answered: int, hits: int) -> ClassScores:
-    ratios = hits / max(answered, 1), hits / max(right, 1), 2 * hits / max(right + answered, 1)
-    return ClassScores(name, *ratios, right)
+    f1 = 2 * hits / max(right + answered, 1)
+    return ClassScores(name, hits / max(answered, 1), hits / max(right, 1), f1, right)
 
 
 def _entities(tags: Sequence[str]) -> list[tuple[str, int, int]]:
@@ -96,9 +96,8 @@ def _entities(tags: Sequence[str]) -> list[tuple[str, int, int]]:
     return get_entities(list(tags))
 
 
-_ITEMS: dict[
-    Answer | None, Callable[[Any], Iterable[tuple[Any, ...]]]
-] = {  # what of a row is right or wrong, its class first
+_Items: TypeAlias = Iterable[tuple[Any, ...]]  # what is right or wrong in a row, each with its class first
+_ITEMS: dict[Answer | None, Callable[[Any], _Items]] = {
     Answer.CLASS: lambda label: [(label,)],
     Answer.LABELS: lambda labels: [(label,) for label in labels],
     Answer.TAGS: _entities,
@@ -106,9 +105,9 @@ _ITEMS: dict[
 
 
 def best_and_worst(scores: Sequence[ClassScores], most: int = 20) -> list[ClassScores]:
-    """Return classes by falling F1; of more than so many the best and the worst half of that number.
+    """Return classes by falling F1; of more than ``most`` only as many, half of them the best, half the worst.
 
-    Of classes without a document nothing is measured, so of many they are left out.
+    Where classes are left out, those without documents are.
     """
     ordered = sorted(scores, key=lambda row: (-row.f1, -row.support))
     if len(ordered) <= most:
@@ -120,7 +119,7 @@ def best_and_worst(scores: Sequence[ClassScores], most: int = 20) -> list[ClassS
 def confusion(
     problem: str, labels: Sequence[str], predictions: Sequence[str], classes: Sequence[str]
 ) -> list[list[int]] | None:
-    """Return how many documents of each class (row) are answered with each (column); None for other problems.
+    """Return how many documents of each class (row) are predicted as each class (column); None for other problems.
 
     >>> confusion("classification", ["a", "a", "b"], ["a", "b", "b"], ["a", "b"])
     [[1, 1], [0, 1]]
@@ -145,9 +144,9 @@ def most_confused(confusion: ArrayLike, most: int) -> list[tuple[int, int, int]]
 
 
 def roc_auc(scores: ArrayLike, truth: Classes) -> float:
-    """Return how often a row of class 1 has the larger score of the two when it meets a row of class 0.
+    """Return the area under the ROC curve, as scikit-learn has it; 0.5 where one of the classes is absent.
 
-    It is scikit-learn's area under the ROC curve; 0.5, as by chance, where one of the classes is absent.
+    It is the probability that a row of class 1 has a larger score than a row of class 0.
 
     >>> roc_auc([0.1, 0.4, 0.35, 0.8], np.array([0, 0, 1, 1])), roc_auc([0.1, 0.4], np.array([1, 1]))
     (0.75, 0.5)
@@ -169,8 +168,8 @@ def _agreement(truth: Classes, predicted: Classes, num_classes: int) -> dict[str
     }
 
 
-def doubts_of(scores: NDArray[np.float64], truth: Classes, n_bins: int) -> dict[str, float]:
-    """Return what is said of probabilities (n, C): calibration errors, proper scores, and risk over coverage."""
+def probability_metrics(scores: NDArray[np.float64], truth: Classes, n_bins: int) -> dict[str, float]:
+    """Return calibration errors, proper scores, and the risk over coverage of probabilities (n, C)."""
     return {
         "ece": expected_calibration_error(scores, truth, n_bins),
         "smece": smooth_calibration_error(scores, truth),

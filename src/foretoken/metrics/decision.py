@@ -1,7 +1,7 @@
-"""From probabilities to an answer: weights of classes or thresholds of labels, chosen on validation.
+"""Decisions from probabilities: weights of classes or thresholds of labels, chosen on validation.
 
-The class with the largest probability is the right answer where every error costs the same. Where F1 counts, or where
-one class must not be missed, another answer is: a weight per class, or a threshold per label, moves it.
+The class with the largest probability is the best answer where every error costs the same. Where F1 counts, or where
+one class must not be missed, a weight per class or a threshold per label gives a better one.
 """
 
 from __future__ import annotations
@@ -18,19 +18,19 @@ from foretoken.metrics.checks import checked_predictions
 
 Numbers = NDArray[np.float64]
 Average = Literal["micro", "macro"]
-_PASSES = 3  # over the classes, each with the weights that the others have by then
-_CANDIDATES = 256  # weights or thresholds that are tried for a class or label
-FEWEST = 5  # documents of a label, below which it has the threshold of all labels
+_PASSES = 3  # over the classes, each with the current weights of the others
+_CANDIDATES = 256  # weights or thresholds to try for a class or label
+FEWEST = 5  # documents of a label for a threshold of its own
 _TINY = 1e-12
 
 
 @dataclass(frozen=True)
 class Decision:
-    """What is answered for probabilities.
+    """How probabilities become an answer.
 
     Attributes:
-        weights: of one class per document, the answer is the first class of the largest probability times weight.
-        thresholds: of several labels, the answer is every label with a probability of its threshold or more.
+        weights: for one class per document; the answer is the first class of the largest probability times weight.
+        thresholds: for several labels; the answer is every label with a probability of its threshold or more.
 
     Raises:
         DataError: there are both or neither, or numbers that are not usable.
@@ -55,14 +55,14 @@ class Decision:
             )
 
     def apply(self, probabilities: ArrayLike) -> NDArray[np.int64]:
-        """Return class numbers (n,) of probabilities (n, C), or 0 and 1 (n, L) of those of labels (n, L).
+        """Return class numbers (n,) for probabilities (n, C), or 0 and 1 (n, L) for those of labels (n, L).
 
         Raises:
-            DataError: there is another number of classes.
+            DataError: the number of classes differs.
         """
         scores, numbers = np.asarray(probabilities, dtype=float), np.array(self.weights or self.thresholds)
         if scores.ndim != 2 or scores.shape[1] != len(numbers):
-            raise DataError(f"decision: it is of {len(numbers)} classes, and the probabilities are {scores.shape}")
+            raise DataError(f"decision: fitted for {len(numbers)} classes, and the probabilities are {scores.shape}")
         return (scores * numbers).argmax(axis=1) if self.weights else (scores >= numbers).astype(np.int64)
 
     def to_dict(self) -> dict[str, Any]:
@@ -78,7 +78,7 @@ class Decision:
         """Return the decision that :meth:`to_dict` wrote.
 
         Raises:
-            DataError: it is none.
+            DataError: the values are no decision.
         """
         try:
             return cls(**{name: tuple(float(number) for number in values[name]) for name in values})
@@ -87,7 +87,7 @@ class Decision:
 
 
 def cost_weights(costs: Mapping[str, float], labels: Sequence[str]) -> Decision:
-    """Return the decision of least expected cost, where missing a document of a class costs so much; others cost 1.
+    """Return the decision of least expected cost, given what missing a document of a class costs; 1 by default.
 
     >>> cost_weights({"fraud": 19.0}, ["usual", "fraud"]).apply([[0.94, 0.06], [0.96, 0.04]]).tolist()
     [1, 0]
@@ -96,7 +96,7 @@ def cost_weights(costs: Mapping[str, float], labels: Sequence[str]) -> Decision:
 
 
 def cost_thresholds(costs: Mapping[str, float], labels: Sequence[str]) -> Decision:
-    """Return the same of several labels, where a label that is answered wrongly costs 1.
+    """Return the decision of least expected cost for several labels, where a wrongly answered label costs 1.
 
     A label is answered where ``p * cost >= 1 - p``.
 
@@ -107,10 +107,10 @@ def cost_thresholds(costs: Mapping[str, float], labels: Sequence[str]) -> Decisi
 
 
 def fit_weights(probabilities: ArrayLike, labels: ArrayLike) -> Decision:
-    """Return the weights with the highest F1 of class 1 of two, or the highest mean F1 of more, on these rows.
+    """Return the weights with the highest F1 of class 1 (two classes) or the highest mean F1 (more) on these rows.
 
-    Two classes: the best of all thresholds between two rows. More: one class after the other, each with the best of
-    the weights at which a row changes sides, as long as that raises the mean; classes that no weight helps keep 1.
+    For two classes they are the best threshold between two rows. For more, one class after the other gets the best of
+    the weights at which a row changes its class, if it raises the mean F1; the others keep 1.
 
     Args:
         probabilities: (n, C).
@@ -147,8 +147,8 @@ def fit_thresholds(
     """Return the thresholds with the highest micro or macro F1 on these rows.
 
     One threshold for all labels is the best of those between two probabilities. With ``per_label`` each label with
-    :data:`FEWEST` documents or more then gets its own: for macro F1 the best of its F1; for micro F1, which is
-    F = 2 TP / (P + A) over all labels, the largest 2 TP - F P of the label, until F rises no more (Dinkelbach).
+    :data:`FEWEST` documents or more then gets its own: for macro F1 the one with its best F1; for micro F1, which is
+    F = 2 TP / (P + A) over all labels, the one with the label's largest 2 TP - F P, until F rises no more (Dinkelbach).
 
     Args:
         probabilities: (n, L).
@@ -171,14 +171,14 @@ def fit_thresholds(
         tried = _between(scores.ravel())
         shared = float(tried[int(np.argmax([_macro_f1(right, scores >= threshold) for threshold in tried]))])
     thresholds = np.full(scores.shape[1], shared)
-    own = [label for label in range(scores.shape[1]) if per_label and right[:, label].sum() >= FEWEST]
+    frequent = [label for label in range(scores.shape[1]) if per_label and right[:, label].sum() >= FEWEST]
     if average == "macro":
-        thresholds[own] = [_best_threshold(scores[:, label], right[:, label]) for label in own]
+        thresholds[frequent] = [_best_threshold(scores[:, label], right[:, label]) for label in frequent]
         return Decision(thresholds=tuple(thresholds.tolist()))
     best = _micro_f1(right, scores >= thresholds)
     for _ in range(20):
         changed = thresholds.copy()
-        changed[own] = [_best_gain(scores[:, label], right[:, label], best) for label in own]
+        changed[frequent] = [_best_gain(scores[:, label], right[:, label], best) for label in frequent]
         value = _micro_f1(right, scores >= changed)
         if value <= best + _TINY:
             break
@@ -187,7 +187,7 @@ def fit_thresholds(
 
 
 def _best_threshold(scores: Numbers, right: NDArray[np.bool_]) -> float:
-    """Return the threshold of the highest F1: the middle between the two scores where it lies."""
+    """Return the threshold of the highest F1, in the middle between two scores."""
     ordered, hits, counts = _cumulated(scores, right)
     return _cut(ordered, 2 * hits / (counts + max(int(right.sum()), 1)))
 
@@ -198,7 +198,7 @@ def _best_gain(scores: Numbers, right: NDArray[np.bool_], target: float) -> floa
 
 
 def _cumulated(scores: Numbers, right: NDArray[np.bool_]) -> tuple[Numbers, Numbers, Numbers]:
-    """Return the scores from the highest, and of the first k of them how many are right, and k."""
+    """Return the scores in falling order, the number of right ones among the first k, and k."""
     order = np.argsort(-scores, kind="stable")
     return scores[order], np.cumsum(right[order]).astype(float), np.arange(1, len(order) + 1, dtype=float)
 
@@ -212,14 +212,14 @@ def _cut(ordered: Numbers, values: Numbers) -> float:
 
 
 def _between(scores: Numbers) -> Numbers:
-    """Return thresholds between the different scores, at most so many as are tried."""
+    """Return thresholds between the different scores, at most as many as are tried."""
     distinct = np.unique(scores)
     middles = np.append((distinct[1:] + distinct[:-1]) / 2, [0.5]).clip(_TINY)
     return np.unique(np.quantile(middles, np.linspace(0, 1, _CANDIDATES))) if len(middles) > _CANDIDATES else middles
 
 
 def _weights_to_try(weighted: Numbers, label: int) -> Numbers:
-    """Return the factors of a class at which rows change to it, the ones next to 1 first."""
+    """Return the factors of a class between which rows change to it, those next to 1 first."""
     others = np.delete(weighted, label, axis=1).max(axis=1)
     ratios = np.unique(np.log(others.clip(_TINY)) - np.log(weighted[:, label].clip(_TINY)))
     middles = (ratios[1:] + ratios[:-1]) / 2

@@ -90,7 +90,7 @@ def _meteor(_: Sequence[str], predictions: Texts, references: References) -> dic
     return {"meteor": sum(rows) / len(rows)}
 
 
-# What one library computes at once.
+# The metrics that one library computes at once.
 _TOGETHER: dict[tuple[str, ...], Callable[[Sequence[str], Texts, References], dict[str, float]]] = {
     ("bleu", "chrf", "ter"): _sacrebleu,
     ("rouge1", "rouge2", "rougeL"): _rouge,

@@ -1,4 +1,4 @@
-"""Several labels per document: how many of them are found, ranked and rightly doubted."""
+"""Metrics of several labels per document."""
 
 from __future__ import annotations
 
@@ -21,17 +21,17 @@ def multi_label_metrics(
     in the averages over samples, an answer without labels has precision 1, and a document without labels recall 1.
     ``map`` is the mean average precision over the labels that any document has, ``subset_accuracy`` the share of
     documents all of whose labels are right, ``ece`` the calibration error of all label probabilities together,
-    ``smece`` the smooth one, ``ece_classwise`` the mean of that of each label, ``brier`` and ``nll`` are means over
-    documents and labels.
+    ``smece`` the smooth one, ``ece_classwise`` the mean of the labels' calibration errors. ``brier`` and ``nll`` are
+    means over documents and labels.
 
     Args:
         probabilities: (n, L).
         truth: 0 and 1 (n, L).
-        predicted: 0 and 1 (n, L); by default the labels of 0.5 or more.
-        n_bins: of the calibration errors.
+        predicted: 0 and 1 (n, L); by default the labels with a probability of 0.5 or more.
+        n_bins: number of bins of the calibration errors.
 
     Raises:
-        DataError: the shapes differ, or a probability is none.
+        DataError: the shapes differ, or a probability is not between 0 and 1.
 
     >>> scores = multi_label_metrics([[0.9, 0.2], [0.6, 0.7]], [[1, 0], [0, 1]])
     >>> round(scores["f1_micro"], 3), scores["map"], scores["subset_accuracy"]
@@ -39,16 +39,15 @@ def multi_label_metrics(
     """
     scores, right = checked_label_scores(probabilities, truth)
     answered = (scores >= 0.5).astype(int) if predicted is None else np.asarray(predicted, dtype=int)
-    return (
-        _agreement(right, answered) | {"map": _mean_average_precision(scores, right)} | _doubts(scores, right, n_bins)
-    )
+    ranking = {"map": _mean_average_precision(scores, right)}
+    return _agreement(right, answered) | ranking | _probability_metrics(scores, right, n_bins)
 
 
 def checked_label_scores(probabilities: ArrayLike, truth: ArrayLike) -> tuple[Array, NDArray[np.int64]]:
     """Return probabilities and labels as arrays (n, L).
 
     Raises:
-        DataError: the shapes differ, there are no rows, or a probability is none.
+        DataError: the shapes differ, there are no rows, or a probability is not between 0 and 1.
     """
     scores, right = np.asarray(probabilities, dtype=float), np.asarray(truth).astype(np.int64)
     if scores.ndim != 2 or scores.shape != right.shape or not scores.size:
@@ -72,12 +71,12 @@ def sigmoid(logits: Array) -> Array:
 def _agreement(right: NDArray[np.int64], answered: NDArray[np.int64]) -> dict[str, float]:
     from sklearn.metrics import precision_recall_fscore_support
 
-    found = {"subset_accuracy": float((right == answered).all(axis=1).mean())}
+    metrics = {"subset_accuracy": float((right == answered).all(axis=1).mean())}
     for average in ("micro", "macro", "samples"):
         empty = 1 if average == "samples" else 0
         values = precision_recall_fscore_support(right, answered, average=average, zero_division=empty)
-        found |= {f"{name}_{average}": float(value) for name, value in zip(_RATIOS, values[:3], strict=True)}
-    return found
+        metrics |= {f"{name}_{average}": float(value) for name, value in zip(_RATIOS, values[:3], strict=True)}
+    return metrics
 
 
 _RATIOS = ("precision", "recall", "f1")
@@ -90,8 +89,8 @@ def _mean_average_precision(scores: Array, right: NDArray[np.int64]) -> float:
     return float(average_precision_score(right[:, there], scores[:, there], average="macro")) if there.any() else 0.0
 
 
-def _doubts(scores: Array, right: NDArray[np.int64], n_bins: int) -> dict[str, float]:
-    """Return what is said of the probabilities, each label of each document as a row of two classes."""
+def _probability_metrics(scores: Array, right: NDArray[np.int64], n_bins: int) -> dict[str, float]:
+    """Return the metrics of probabilities, with each label of each document as a row of two classes."""
     bins, gaps = label_bins(scores, n_bins), right - scores
     errors = [mean_gap(bins[:, label], gaps[:, label]) for label in range(scores.shape[1])]
     likelihood = np.where(right == 1, scores, 1 - scores)

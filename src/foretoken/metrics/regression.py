@@ -1,4 +1,4 @@
-"""How close predicted numbers are to the true ones, and whether they rank alike; the scale they are trained on."""
+"""Metrics of predicted numbers, and the scale that numbers are trained on."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ def regression_metrics(
     around the prediction at the value, and ``coverage_95``, the share of values in its central 95 %.
 
     With the names of several ``targets``, predictions and values are (n, K): a metric is the mean over the targets, and
-    those of each are there as ``TARGET/METRIC``.
+    each target has its own as ``TARGET/METRIC``.
 
     Raises :class:`~foretoken.errors.DataError` for unequal lengths, no rows, and numbers that are not finite.
 
@@ -52,28 +52,28 @@ def regression_metrics(
     if len(guesses) != len(truth):
         raise DataError(f"there are {len(guesses)} predictions for {len(truth)} values; expected one for each")
     pearson, spearman = _correlation(pearsonr, guesses, truth), _correlation(spearmanr, guesses, truth)
-    found = {
+    metrics = {
         "pearson": pearson,
         "spearman": spearman,
         "pearson_spearman": (pearson + spearman) / 2,
         "mse": float(np.mean((guesses - truth) ** 2)),
     }
-    return found | (_of_density((guesses - truth) / errors[0], errors[0]) if errors else {})
+    return metrics | (_of_density((guesses - truth) / errors[0], errors[0]) if errors else {})
 
 
 def _of_several(
     predictions: NDArray[Any], values: NDArray[Any], targets: Sequence[str], errors: Sequence[float]
 ) -> dict[str, float]:
     each = {
-        name: regression_metrics(predictions[:, place], values[:, place], errors=errors[place : place + 1])
-        for place, name in enumerate(targets)
+        name: regression_metrics(predictions[:, target], values[:, target], errors=errors[target : target + 1])
+        for target, name in enumerate(targets)
     }
-    means = {metric: fmean(found[metric] for found in each.values()) for metric in each[targets[0]]}
-    return means | {f"{name}/{metric}": value for name, found in each.items() for metric, value in found.items()}
+    means = {metric: fmean(metrics[metric] for metrics in each.values()) for metric in each[targets[0]]}
+    return means | {f"{name}/{metric}": value for name, metrics in each.items() for metric, value in metrics.items()}
 
 
 def _of_density(distances: Array, std: float) -> dict[str, float]:
-    """Return what is measured of normal distributions, given distances in standard deviations."""
+    """Return ``nll`` and ``coverage_95`` of normal distributions, given distances in standard deviations."""
     density = float(np.mean(distances**2)) / 2 + math.log(std) + math.log(2 * math.pi) / 2
     return {"nll": density, "coverage_95": float(np.mean(np.abs(distances) <= _WITHIN))}
 
@@ -82,18 +82,18 @@ def _correlation(function: Callable[..., Any], guesses: Array, truth: Array) -> 
     if np.ptp(guesses) == 0 or np.ptp(truth) == 0:
         return float("nan")
     with warnings.catch_warnings():
-        warnings.simplefilter("ignore", RuntimeWarning)  # scipy's word on values that are equal but for rounding
+        warnings.simplefilter("ignore", RuntimeWarning)  # scipy warns of values that are equal but for rounding
         return float(function(guesses, truth).statistic)
 
 
 @dataclass(frozen=True)
 class TargetScale:
-    """The mean and the standard deviation of one target or more; the default changes no number, of any target.
+    """The mean and the standard deviation of one target or more; the default leaves all numbers as they are.
 
     Args:
         mean: of each target, over the training split.
-        std: its standard deviation there; 1 where all numbers are equal.
-        error: the root of the mean squared error of its predictions on validation; none where none was fitted.
+        std: standard deviation of each target over the training split; 1 where all numbers are equal.
+        error: root mean squared error of each target's predictions on validation; empty where it was not measured.
 
     Raises :class:`~foretoken.errors.DataError` for numbers that are not finite, a deviation that is not above 0, and
     unequal numbers of them.
@@ -126,13 +126,13 @@ class TargetScale:
         return cls(tuple(mean.tolist()), tuple(np.where(std > 0, std, 1.0).tolist()))
 
     def with_error(self, predictions: ArrayLike, values: ArrayLike) -> TargetScale:
-        """Return the scale with the error of predictions, of which float32 cannot tell less from none."""
+        """Return the scale with the error of predictions, at least the smallest that float32 tells from none."""
         distances = (_columns(predictions) - _columns(values)) / np.array(self.std)
         error = np.sqrt((distances**2).mean(axis=0)).clip(np.finfo(np.float32).eps) * np.array(self.std)
         return replace(self, error=tuple(error.tolist()))
 
     def standardised(self, values: ArrayLike) -> Array:
-        """Return numbers, the last axis of several targets, in standard deviations from the mean."""
+        """Return numbers in standard deviations from the mean; the last axis is that of several targets."""
         return (np.asarray(values, dtype=np.float64) - self.mean) / self.std
 
     def restored(self, values: ArrayLike) -> Array:

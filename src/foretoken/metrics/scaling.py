@@ -57,9 +57,9 @@ class Scaling:
             raise DataError(f"scaling: {counts}; expected one of each for every class")
 
     def apply(self, probabilities: ArrayLike) -> Array:
-        """Return the probabilities (n, C) that belong to the scaled logits of probabilities (n, C).
+        """Return the probabilities (n, C) of the scaled logits of probabilities (n, C).
 
-        Their logarithms serve as logits, as a softmax does not see a constant that is added to a row. A probability
+        Their logarithms serve as logits, since a softmax ignores a constant that is added to a row. A probability
         of 0 counts as the smallest normal float64, 2.2e-308.
 
         Raises :class:`~foretoken.errors.DataError` for unusable probabilities and another number of classes.
@@ -207,7 +207,7 @@ def _fit(
 
 
 def minimized(objective: Callable[[Array], tuple[float, Array]], start: Array, bounds: Any) -> Array:
-    """Return where a smooth function, which also returns its gradient, is lowest."""
+    """Return the minimum of a smooth function that also returns its gradient."""
     from scipy.optimize import minimize
 
     options = {"maxiter": 1000, "ftol": 1e-14, "gtol": 1e-9}

@@ -1,4 +1,4 @@
-"""Named entities found and missed, counted as whole spans, as the CoNLL shared tasks do."""
+"""Metrics of named entities, counted as whole spans as in the CoNLL shared tasks, and of other tags."""
 
 from __future__ import annotations
 

@@ -1,11 +1,11 @@
-"""Several runs, or two systems on the same rows, as numbers that one may compare."""
+"""Statistics of several runs, and tests of the difference between two systems."""
 
 from __future__ import annotations
 
 import warnings
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from typing import Any, Literal, TypeAlias
+from typing import Literal, TypeAlias
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
@@ -36,7 +36,7 @@ class Summary:
 
 @dataclass(frozen=True)
 class TTest:
-    """A t-test of one mean against the other; ``difference`` is one minus other, with its 95 % interval."""
+    """A t-test of two means; ``difference`` is a's mean minus b's, with its 95 % interval."""
 
     difference: float
     statistic: float
@@ -89,13 +89,11 @@ def mean_interval(values: ArrayLike) -> tuple[float, float] | None:
     return float(numbers.mean() - half), float(numbers.mean() + half)
 
 
-def t_test(
-    one: ArrayLike, other: ArrayLike, *, alternative: Alternative = "two-sided", equal_var: bool = False
-) -> TTest:
-    """Return the t-test of the means of ``one`` (n,) and ``other`` (m,): Welch's, or Student's.
+def t_test(a: ArrayLike, b: ArrayLike, *, alternative: Alternative = "two-sided", equal_var: bool = False) -> TTest:
+    """Return the t-test of the means of ``a`` (n,) and ``b`` (m,): Welch's, or Student's.
 
-    Welch's assumes no equal variances, Student's (``equal_var``) does. ``alternative`` "greater" asks whether one's
-    mean is the greater; pairs are scipy's (``scipy.stats.ttest_rel``).
+    Welch's assumes no equal variances, Student's (``equal_var``) does. ``alternative`` "greater" asks whether a's
+    mean is the greater. For pairs of values take ``scipy.stats.ttest_rel``.
     The interval is two-sided for "two-sided", and open on one side (infinite) for the others.
 
     Raises :class:`~foretoken.errors.DataError` where the test is not defined: fewer than two values on a
@@ -107,10 +105,10 @@ def t_test(
     """
     from scipy import stats
 
-    first, second = checked_numbers(one, "the first values"), checked_numbers(other, "the second values")
+    first, second = checked_numbers(a, "the first values"), checked_numbers(b, "the second values")
     _check_defined(first, second)
     with warnings.catch_warnings():
-        warnings.simplefilter("ignore", RuntimeWarning)  # one side may be constant, which the test allows
+        warnings.simplefilter("ignore", RuntimeWarning)  # scipy warns where one side is constant, which the test allows
         result = stats.ttest_ind(first, second, equal_var=equal_var, alternative=alternative)
         interval = result.confidence_interval(CONFIDENCE)
     numbers = (first.mean() - second.mean(), result.statistic, result.df, result.pvalue, interval.low, interval.high)
@@ -118,7 +116,7 @@ def t_test(
 
 
 def paired_bootstrap(a: ArrayLike, b: ArrayLike, *, samples: int = 10_000, seed: int = 0) -> Bootstrap:
-    """Return how sure the difference of two systems on the same n rows is, by resampling the rows.
+    """Return the difference of two systems on the same n rows, with its interval and p-value from resampled rows.
 
     ``a`` and ``b`` (n,) are scores per row (1 and 0 for right and wrong), and a system's score is their mean. With d
     the difference of the scores on the rows, and d* that on n rows drawn with replacement, p = P(|d* - d| >= |d|), as
@@ -134,7 +132,8 @@ def paired_bootstrap(a: ArrayLike, b: ArrayLike, *, samples: int = 10_000, seed:
     (0.5, True)
     """
     first, second = checked_numbers(a, "the scores of a"), checked_numbers(b, "the scores of b")
-    _check_pairs(first, second)
+    if len(first) != len(second):
+        raise DataError(f"there are {first.size} values against {second.size}; pairs need as many on either side")
     gains, generator = first - second, np.random.default_rng(seed)
     if len(gains) < 2:
         raise DataError(f"a bootstrap needs two rows or more; got {len(gains)}")
@@ -147,7 +146,7 @@ def paired_bootstrap(a: ArrayLike, b: ArrayLike, *, samples: int = 10_000, seed:
 
 
 def row_counts(rows: int, samples: int, generator: np.random.Generator) -> Iterator[NDArray[np.int64]]:
-    """Yield how often each of n rows is drawn, with replacement, (S, n), as many samples at once as memory is for."""
+    """Yield how often each of n rows is drawn with replacement, (S, n), as many samples at once as fit in memory."""
     step = max(1, _AT_ONCE // rows)
     for start in range(0, samples, step):
         size = min(step, samples - start)
@@ -180,10 +179,10 @@ def expected_validation_performance(
 
 
 def holm(p_values: Sequence[float]) -> list[float]:
-    """Return p-values adjusted for being several, in the given order (Holm 1979).
+    """Return p-values adjusted for multiple tests, in the given order (Holm 1979).
 
-    The i-th smallest of m is multiplied by m - i + 1, is never less than the one before it, and at most 1. To
-    call those at most alpha significant keeps the chance of any wrong call at alpha.
+    The i-th smallest of m is multiplied by m - i + 1, is never less than the one before it, and at most 1. If all
+    tests with an adjusted value of at most alpha are called significant, the chance of any wrong call is alpha.
 
     Raises :class:`~foretoken.errors.DataError` for values outside 0 to 1.
 
@@ -202,13 +201,8 @@ def holm(p_values: Sequence[float]) -> list[float]:
     return adjusted.tolist()
 
 
-def _check_pairs(first: NDArray[Any], second: NDArray[Any]) -> None:
-    if first.shape[:1] != second.shape[:1] or not first.shape:
-        raise DataError(f"there are {first.size} values against {second.size}; pairs need as many on either side")
-
-
 def _check_defined(first: Numbers, second: Numbers) -> None:
-    """Refuse values of which a t-test would divide by zero."""
+    """Refuse values for which a t-test would divide by zero."""
     if min(len(first), len(second)) < 2:
         sizes = f"{len(first)} and {len(second)}"
         raise DataError(f"a t-test needs two values or more on either side; got {sizes}; run more seeds")

@@ -1,4 +1,4 @@
-"""The one table of metrics: what a recipe may select by, and what a report may print."""
+"""The table of all metrics, which recipes select by and reports print."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ LONGEST_FOR_TER = 100  # words of a reference on average; the edits of longer te
 
 
 class Need(NamedTuple):
-    """What must be there, in words, and whether labels have it."""
+    """What labels must have, in words, and a function that tells whether they do."""
 
     what: str
     is_met: Callable[[Sequence[Any]], bool]
@@ -47,20 +47,20 @@ BOTH_KINDS = Need(
 
 
 class Metric(NamedTuple):
-    """A metric as every table, card and report knows it.
+    """A metric of the table.
 
     Attributes:
-        title: what it is called.
-        greater_is_better: which way is better.
-        answers: what is answered in the problems whose every task has it.
-        group: where it is shown: among the scores (in percent); not at all, where it equals accuracy, as it does where
-            a document has one label; among what is said of the probabilities; or as an error.
+        title: its name in texts.
+        greater_is_better: whether the greater value is the better one.
+        answers: the kinds of answers whose problems always have it.
+        group: where it is shown: among the scores (in percent); as an accuracy, which is left out where a document has
+            one label, since it equals accuracy there; among the calibration errors; or as an error.
         short: its heading where there is little room; by default the title.
-        of_two: of exactly two classes; what to take of more.
-        is_of_positive: whether, of two classes, it is of the second.
-        needs: what it must find among the labels, by what is answered.
-        resampled: what is answered where answers alone give it, so that rows can be drawn anew.
-        compute: outputs and labels, as a problem has them, to its value; None where the problem's family computes it.
+        of_two: the metrics to take for more than two classes, where it is defined for exactly two.
+        is_of_positive: whether it is of the second of two classes.
+        needs: what it needs of the labels, by the kind of answers.
+        resampled: the kinds of answers for which answers alone give it, so that rows can be resampled.
+        compute: function of a problem's outputs and labels; None where the problem's ``scores_of`` computes it.
     """
 
     title: str
@@ -76,17 +76,17 @@ class Metric(NamedTuple):
 
     @property
     def heading(self) -> str:
-        """What heads a column of it."""
+        """The heading of its column."""
         return self.short or self.title
 
     @property
     def is_share(self) -> bool:
-        """Whether it is spoken of in points of a hundred."""
+        """Whether its differences are given in percentage points."""
         return self.group not in (CALIBRATION, ERROR)
 
     @property
     def problems(self) -> tuple[str, ...]:
-        """Those whose every task has it."""
+        """The problems that always have it."""
         return names_of_problems(*self.answers)
 
 
@@ -118,7 +118,7 @@ METRICS: dict[str, Metric] = {
         *("Area under the ROC curve", True, _CLASSES, SCORE, "ROC AUC", "accuracy or f1_macro"),
         needs={Answer.CLASS: TWO_CLASSES},
     ),
-    # In classification the next two are extras of a task: MRPC and QQP; MultiRC.
+    # In classification only some tasks have the next two: MRPC and QQP; MultiRC.
     "accuracy_f1": Metric(
         *("Mean of accuracy and F1", True, (), SCORE, "(Accuracy + F1) / 2"), is_of_positive=True, resampled=_CLASSES
     ),
@@ -140,7 +140,7 @@ METRICS: dict[str, Metric] = {
         "Mean of Pearson and Spearman", True, _NUMBERS, short="(Pearson + Spearman) / 2", **_RANKED
     ),
     "mse": Metric("Mean squared error", False, _NUMBERS, ERROR, "MSE", resampled=_NUMBERS),
-    "coverage_95": Metric("Coverage of 95 % intervals", True, (), short="Coverage (95 %)"),  # with variance alone
+    "coverage_95": Metric("Coverage of 95 % intervals", True, (), short="Coverage (95 %)"),  # where errors are known
     "bleu": Metric("BLEU", True, _TEXTS),
     "chrf": Metric("chrF", True, _TEXTS),
     "ter": Metric("TER", False, _TEXTS, needs={Answer.TEXT: SHORT_TEXTS}),
@@ -149,17 +149,17 @@ METRICS: dict[str, Metric] = {
     "rougeL": Metric("ROUGE-L", True, _TEXTS),
     "meteor": Metric("METEOR", True, _TEXTS),
     "token_f1": Metric("F1 (words)", True, (*_TEXTS, *_ANSWERS)),
-    # Of questions some of which have no answer in their context.
+    # For data with questions that have no answer in their context.
     "has_answer_exact_match": Metric("Exact match, answerable", True, (), needs={Answer.SPAN: BOTH_KINDS}),
     "has_answer_token_f1": Metric("F1 (words), answerable", True, (), needs={Answer.SPAN: BOTH_KINDS}),
     "no_answer_exact_match": Metric("Exact match, unanswerable", True, (), needs={Answer.SPAN: BOTH_KINDS}),
     "loss": Metric("Loss", False, tuple(Answer), ERROR),
 }
-_LONGEST_CLASS = 40  # characters of its name in a heading
+_LONGEST_CLASS = 40  # characters of a class's name in a heading
 
 
 def positive_of(problem: str, labels: object) -> str:
-    """Return the class that precision, recall and F1 are of, the last of two; nothing where they are of no one class.
+    """Return the positive class of precision, recall and F1, the last of two; empty where there is none.
 
     >>> positive_of("classification", ["benign", "cancer"]), positive_of("classification", ["a", "b", "c"])
     ('cancer', '')
@@ -170,7 +170,7 @@ def positive_of(problem: str, labels: object) -> str:
 
 
 def with_class(name: str, positive: str, words: str = "") -> str:
-    """Return a metric, or what it is called, with the class that it is of.
+    """Return a metric's name, or ``words`` in its place, with the positive class where it is of one.
 
     >>> with_class("f1", "cancer"), with_class("f1", "cancer", "F1"), with_class("accuracy", "cancer")
     ('f1 (cancer)', 'F1 (cancer)', 'accuracy')
@@ -180,7 +180,7 @@ def with_class(name: str, positive: str, words: str = "") -> str:
 
 
 def repeats_accuracy(name: str, problem: str) -> bool:
-    """Tell whether a metric equals accuracy in a problem, as it does where a document has one label.
+    """Return whether a metric equals accuracy in a problem, as some do where a document has one label.
 
     >>> repeats_accuracy("f1_micro", "classification"), repeats_accuracy("f1_micro", "multi-label-classification")
     (True, False)
@@ -201,7 +201,7 @@ def metric_names(num_classes: int | None, problem: str = "classification") -> tu
     """Return the names of the metrics that every task of a problem has, in table order; the last one is ``loss``.
 
     ``num_classes`` matters to classification only: precision, recall and F1 of class 1 and the ROC curve need
-    exactly two classes. With None the number is not known, and those four are left out.
+    exactly two classes. Where it is None, the number is not known, and those four are left out.
 
     Raises :class:`~foretoken.errors.ConfigError` for fewer than two classes and for an unknown problem.
 
@@ -235,7 +235,7 @@ def check_metric(
     if name in METRICS and METRICS[name].of_two and _is_of_classes(problem):
         got = "their number is not known" if num_classes is None else f"there are {num_classes}"
         raise ConfigError(f"{name} needs exactly 2 classes, and {got}; use {METRICS[name].of_two}")
-    # Every metric of some other problem or task is spelled rightly already.
+    # The name of another problem's metric is no misspelling.
     hint = "" if name in METRICS else did_you_mean(name, known)
     raise ConfigError(f"{problem} has no metric {name!r}{hint}; use one of {', '.join(known)}")
 
@@ -252,9 +252,9 @@ def _is_of_classes(problem: str) -> bool:
 
 
 def lacking(name: str, problem: str, labels: Sequence[Any], classes: Sequence[str] = ("0", "1")) -> str | None:
-    """Return what a metric needs of labels, as the problem has them, and does not find; None where nothing is missing.
+    """Return what a metric needs of a problem's labels and they lack; None where nothing is missing.
 
-    ``classes`` are what the labels are called, where these are numbers of classes.
+    ``classes`` are the names of the labels, where these are numbers of classes.
 
     >>> lacking("roc_auc", "classification", [1, 1]), lacking("accuracy", "classification", [1, 1])
     ('documents of two classes or more', None)
@@ -270,7 +270,7 @@ def lacking(name: str, problem: str, labels: Sequence[Any], classes: Sequence[st
 
 
 def further_metrics(problem: str, outputs: Any, labels: Any) -> dict[str, float]:
-    """Return the metrics that no family of them computes: those of the table's rows that say how."""
+    """Return the metrics whose row of the table has a function ``compute``."""
     answer = PROBLEMS[problem].answer
-    found = {name: metric.compute for name, metric in METRICS.items() if answer in metric.answers and metric.compute}
-    return {name: float(compute(outputs, labels)) for name, compute in found.items()}
+    rows = ((name, metric.compute) for name, metric in METRICS.items() if answer in metric.answers)
+    return {name: float(compute(outputs, labels)) for name, compute in rows if compute}

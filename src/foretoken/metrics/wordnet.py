@@ -1,4 +1,4 @@
-"""The synonyms that METEOR asks for, from nltk's WordNet where it is on this machine."""
+"""The synonyms that METEOR needs, from nltk's WordNet where it is installed."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ log = logging.getLogger(__name__)
 
 @cache
 def wordnet() -> Any | None:
-    """Return nltk's reader of WordNet, or None, saying once in the log how to get the files; nothing is downloaded."""
+    """Return nltk's reader of WordNet; None where the files are not installed, with one warning that says how to."""
     from nltk.corpus import wordnet as reader
 
     try:

@@ -1,1 +1,1 @@
-"""From run folders to one report: tables, comparisons and figures over seeds, written as one folder."""
+"""Reports on run folders: tables, comparisons and figures over seeds, written to one folder."""

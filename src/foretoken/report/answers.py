@@ -1,4 +1,4 @@
-"""The results in plain words: which method of a task is best, by how much, and whether the tests separate it."""
+"""The results in sentences: which method of a task is best, by how much, and whether tests separate it."""
 
 from __future__ import annotations
 
@@ -11,8 +11,8 @@ from foretoken.report.runs.groups import TEST, VALIDATION, Results, RunGroup, be
 from foretoken.report.scores import counted, greater_is_better, is_share, printed
 from foretoken.report.tables.matrices import seeds_of
 
-REFERENCES = ("lora", "head-only")  # what the best is measured by, beside the next: the usual adapter, no adapter
-Test = Callable[[Comparison], tuple[float, float | None]]  # by how much the first is better, and the p-value
+REFERENCES = ("lora", "head-only")  # with which the best method is compared, besides the second best
+Test = Callable[[Comparison], tuple[float, float | None]]  # gain of the first, and the p-value
 _TEST = (
     f"Separated: p < {SIGNIFICANT:g}, two-sided, corrected for all comparisons of the task (Holm). Over documents, a "
     "paired bootstrap asks whether other documents would show the difference; over seeds, Welch's t-test asks it of "
@@ -21,7 +21,7 @@ _TEST = (
 
 
 def summary_lines(results: Results, comparisons: Sequence[Comparison]) -> list[str]:
-    """Return what was compared, and for every task and model what is best and how sure that is."""
+    """Return a line on what was compared, and for every task and model a line on the best method."""
     lines, several = [_scope(results)], len({group.model for group in results.chosen}) > 1
     for (task, model), alike in by(results.chosen, lambda group: (group.task, group.model)).items():
         lines.append(f"{task}{f', {model}' if several else ''}: {answer(alike, comparisons)}")
@@ -30,9 +30,9 @@ def summary_lines(results: Results, comparisons: Sequence[Comparison]) -> list[s
 
 
 def answer(groups: Sequence[RunGroup], comparisons: Sequence[Comparison]) -> str:
-    """Return the sentence on the groups of one task and model, without the name of these.
+    """Return the sentence on the groups of one task and model.
 
-    They are ranked on test, or on validation where no test split was looked at; what prints alike is level.
+    They are ranked on test, or on validation if none was tested; groups whose scores print alike are level.
     """
     metric = groups[0].metric
     split = TEST if any(group.values(metric, TEST) for group in groups) else VALIDATION
@@ -76,7 +76,7 @@ def _ahead(best: RunGroup, group: RunGroup, split: str) -> str:
 
 
 def _compared(others: Sequence[RunGroup]) -> list[RunGroup]:
-    """Return what the best is compared with: the next one, and the best of each method of reference."""
+    """Return the groups to compare the best with: the second best, and the best of each reference method."""
     of_method = by(others, lambda group: group.first.method)
     named = [*others[:1], *(of_method[name][0] for name in REFERENCES if name in of_method)]
     return list({group.label: group for group in named}.values())
@@ -91,13 +91,13 @@ def _best(level: Sequence[RunGroup], split: str, *, alone: bool) -> str:
 
 
 def _runs(group: RunGroup, split: str) -> str:
-    """Return what a mean is of."""
+    """Return the number of seeds of a mean, in words."""
     number = len(group.values(group.metric, split))
     return "one seed" if number == 1 else f"mean of {number} seeds"
 
 
 def _margins(best: RunGroup, compared: Sequence[RunGroup], others: Sequence[RunGroup], split: str) -> str:
-    """Say by how much the best is ahead."""
+    """Return the phrase on the margins of the best."""
     points = " points" if is_share(best.metric) else ""
     side = "above" if greater_is_better(best.metric) else "below"
     said = []
@@ -110,7 +110,7 @@ def _margins(best: RunGroup, compared: Sequence[RunGroup], others: Sequence[RunG
 
 
 def _tested(best: RunGroup, compared: Sequence[RunGroup], comparisons: Sequence[Comparison], split: str) -> list[str]:
-    """Say what the tests make of that: over documents, which is paired, and over seeds."""
+    """Return the phrases on the paired test over documents and the test over seeds."""
     if not compared:
         return []
     if split != TEST:
@@ -127,19 +127,19 @@ def _tested(best: RunGroup, compared: Sequence[RunGroup], comparisons: Sequence[
 def _said(
     name: str, best: RunGroup, compared: Sequence[RunGroup], items: Sequence[Comparison], test: Test
 ) -> list[str]:
-    """Say where a test puts the groups beside the best; nothing where it was not made."""
+    """Return the phrase on one test of the best against other groups; empty if the test was not made."""
     verdicts = by(zip(compared, items, strict=True), lambda pair: _verdict(best, pair[1], test))
     behind, unclear, ahead = ([group for group, _ in verdicts.get(side, [])] for side in (1, 0, -1))
     parts = [f"separates {best.label} from {_listed(behind)}"] if behind else []
     if unclear:
         parts.append(f"{'not' if behind else f'does not separate {best.label}'} from {_listed(unclear, 'or')}")
-    if ahead:  # what is measured of each document need not be the task's metric
+    if ahead:  # the measure of a document may differ from the task's metric
         parts.append(f"puts {_listed(ahead)} ahead")
     return [f"{name} {', '.join(parts)}"] if parts else []
 
 
 def _verdict(best: RunGroup, item: Comparison, test: Test) -> int | None:
-    """Return 1 where a group is significantly better, -1 where it is worse, else 0; None where it was not tested."""
+    """Return 1 if the best is significantly better, -1 if it is worse, else 0; None if the two were not tested."""
     gain, p_value = test(item)
     if p_value is None:
         return None
@@ -156,7 +156,7 @@ def _over_seeds(item: Comparison) -> tuple[float, float | None]:
 
 
 def _chosen(level: Sequence[RunGroup], others: Sequence[RunGroup], groups: Sequence[RunGroup], split: str) -> list[str]:
-    """Say what validation alone would have chosen, where that is another method."""
+    """Return the phrase on the method that validation would choose, if that is another one."""
     choice = best_by_validation(groups)
     if split != TEST or choice.validation in {None, *(group.validation for group in level)}:
         return []

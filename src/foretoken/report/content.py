@@ -1,4 +1,4 @@
-"""What a report says and in which order, before it is HTML."""
+"""The content of a report in its order, before it is HTML."""
 
 from __future__ import annotations
 
@@ -54,7 +54,7 @@ class Section:
 
 @dataclass(frozen=True)
 class Report:
-    """A whole report: a verdict beside the baselines, one picture and a line per task, then all else in sections."""
+    """A report: the verdict beside the baselines, one picture, a line per task, and sections."""
 
     run_count: str
     verdict: Sequence[str]
@@ -64,18 +64,17 @@ class Report:
 
 
 def compose(results: Results, comparisons: Sequence[Comparison], figures: Sequence[Drawn]) -> Report:
-    """Return the report of these results; sections without content are left out."""
-    drawn = {one.name: one for one in figures if one.svg}
+    """Return the report of results; sections without content are left out."""
+    drawn = {item.name: item for item in figures if item.svg}
     picture = next((drawn[name] for name in LEADING if name in drawn), None)
-    made = _of_results(results, comparisons) if results.chosen else []
     sections = [
-        Section("figures", "Figures", figures=[one for one in figures if one is not picture]),
-        *made,
+        Section("figures", "Figures", figures=[item for item in figures if item is not picture]),
+        *(_of_results(results, comparisons) if results.chosen else []),
         Section("left-out", "Runs that are not counted", _there(left_out_table(results))),
         Section("origin", "How it was made", lines=made_lines(results), recipes=recipe_texts(results)),
     ]
-    kept = [one for one in sections if one.tables or one.figures or one.recipes]
-    said, summary = [one.sentence for one in verdicts(results)], summary_lines(results, comparisons)
+    kept = [item for item in sections if item.tables or item.figures or item.recipes]
+    said, summary = [item.sentence for item in verdicts(results)], summary_lines(results, comparisons)
     return Report(counted(len(results.runs), "run folder"), said, summary, picture, kept)
 
 
@@ -101,7 +100,7 @@ def _of_results(results: Results, comparisons: Sequence[Comparison]) -> list[Sec
 
 
 def _facts(results: Results, task: str) -> str:
-    """Say how many documents the task has, and how many of them were cut; of the first run."""
+    """Return a line on the numbers of documents and truncated documents of a task, taken from its first run."""
     run = results.of_task(task)[0].first
     counts = ", ".join(
         f"{split} {count.get('documents', '?')} ({count.get('truncated', '?')} truncated)"
@@ -113,7 +112,7 @@ def _facts(results: Results, task: str) -> str:
 
 
 def _cautions(results: Results, task: str) -> list[str]:
-    """Say what a reader of the task's scores has to know: metrics that differ, and folds that are missing."""
+    """Return warnings about a task's scores: metrics or classes that differ, and folds that are missing."""
     groups = [group for group in results.groups if group.task == task]
     metrics = sorted({run.metric for group in groups for run in group.runs})
     lacking = [run.name for group in groups for run in group.runs if run.folds and not is_whole(run)]
@@ -130,28 +129,29 @@ def _there(*tables: ReportTable | None) -> list[ReportTable]:
 
 
 class RecipeText(NamedTuple):
-    """A recipe as YAML, and what it is the recipe of."""
+    """A recipe as YAML, and its title."""
 
     title: str
     text: str
 
 
 def made_lines(results: Results) -> list[str]:
-    """Return how the scores came about as the recipes say it, with which versions, and on which machines."""
+    """Return the protocols of the recipes, the versions and the hardware."""
     lines = []
     for said, groups in by(results.groups, lambda group: group.first.recipe.get("protocol")).items():
         if said:
             tasks = ", ".join(dict.fromkeys(group.task for group in groups))
             lines.append(f"Protocol of {tasks}: {' '.join(str(said).split())}")
-    for part in ("versions", "hardware"):
-        found = Counter(_listed(run.values.get(part) or {}) for run in results.finished)
-        lines += [f"{part.capitalize()}: {text} ({counted(number, 'run')})." for text, number in found.items() if text]
+    for key in ("versions", "hardware"):
+        texts = Counter(_listed(run.values.get(key) or {}) for run in results.finished)
+        lines += [f"{key.capitalize()}: {text} ({counted(number, 'run')})." for text, number in texts.items() if text]
     return lines
 
 
 def recipe_texts(results: Results) -> list[RecipeText]:
-    """Return the recipe of every row of the tables."""
-    return [RecipeText(_title(group), _yaml(settings(group.first.recipe))) for group in results.chosen]
+    """Return the recipe of every row of the tables, without null values."""
+    recipes = [(_title(group), _without_null(settings(group.first.recipe))) for group in results.chosen]
+    return [RecipeText(title, yaml.safe_dump(recipe, sort_keys=False, allow_unicode=True)) for title, recipe in recipes]
 
 
 def _listed(values: Mapping[str, Any]) -> str:
@@ -161,11 +161,6 @@ def _listed(values: Mapping[str, Any]) -> str:
 def _title(group: RunGroup) -> str:
     seeds = ", ".join(str(run.seed) for run in group.runs)
     return f"{group.task}: {group.label}, {group.model} (seeds {seeds})"
-
-
-def _yaml(recipe: Mapping[str, Any]) -> str:
-    """Leave out what is null, as a recipe file does."""
-    return yaml.safe_dump(_without_null(recipe), sort_keys=False, allow_unicode=True)
 
 
 def _without_null(value: Any) -> Any:

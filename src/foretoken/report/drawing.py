@@ -1,4 +1,4 @@
-"""The figures of a report, drawn one by one: a figure that fails is said on the page, and the others stay."""
+"""The figures of a report; the page names a figure that fails and has the others."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ log = logging.getLogger(__name__)
 
 @dataclass(frozen=True)
 class Drawn:
-    """A figure as SVG and PNG; or why there is none."""
+    """A figure as SVG and PNG, or the error that prevented it."""
 
     name: str
     title: str
@@ -28,11 +28,11 @@ class Drawn:
 
 
 def draw_all(results: Results) -> list[Drawn]:
-    """Return every figure that these results have something for."""
+    """Return the figures for which the results have data."""
     from foretoken.report.figures import FIGURES
 
     drawn = [_draw(name, figure, results) for name, figure in FIGURES.items()]
-    return [one for one in drawn if one is not None]
+    return [item for item in drawn if item is not None]
 
 
 def _draw(name: str, figure: Figure, results: Results) -> Drawn | None:
@@ -43,7 +43,7 @@ def _draw(name: str, figure: Figure, results: Results) -> Drawn | None:
         if canvas is None:
             return None
         return Drawn(name, figure.title, figure.caption, to_svg(canvas, name, title=figure.title), to_png(canvas))
-    except Exception as error:  # whatever it is, the tables are worth having
+    except Exception as error:  # the report is still of use without the figure
         log.warning("the figure %s could not be drawn: %s: %s", name, type(error).__name__, error)
         log.debug("the figure %s", name, exc_info=True)
         return Drawn(name, figure.title, figure.caption, error=cut(printable(f"{type(error).__name__}: {error}"), 300))

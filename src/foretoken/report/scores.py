@@ -1,4 +1,4 @@
-"""How metrics and counts are printed in a report, and which way of a metric is better."""
+"""Metrics and counts as text of a report, and the direction of metrics."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ ABSENT = "-"
 
 
 def greater_is_better(metric: str) -> bool:
-    """Tell which way of a metric is better; a metric that nobody knows is taken for a score.
+    """Tell whether greater values of a metric are better; an unknown metric counts as a score.
 
     >>> greater_is_better("f1_macro"), greater_is_better("ece"), greater_is_better("mismatched/accuracy")
     (True, False, True)
@@ -21,13 +21,13 @@ def greater_is_better(metric: str) -> bool:
 
 
 def group_of(metric: str) -> str:
-    """Return the group of a metric in the table of metrics; one that nobody knows is a score."""
+    """Return the group of a metric in the table of metrics; an unknown metric counts as a score."""
     known = METRICS.get(_bare(metric))
     return known.group if known else SCORE
 
 
 def is_in(metric: str, group: str) -> bool:
-    """Tell whether a metric is of a group in the table of metrics; what may repeat accuracy is a score.
+    """Tell whether a metric is of a group in the table of metrics; metrics that may repeat accuracy are scores.
 
     >>> is_in("f1_micro", SCORE), is_in("ece", SCORE)
     (True, False)
@@ -45,7 +45,7 @@ def is_share(metric: str) -> bool:
 
 
 def heading(metric: str, positive: str = "") -> str:
-    """Return the short name of a metric, for the head of a column, with the class that it is of.
+    """Return the short name of a metric, for the head of a column, with its positive class.
 
     >>> heading("f1_macro"), heading("ece_mass"), heading("mismatched/accuracy")
     ('F1 (macro)', 'ECE (equal mass)', 'Accuracy, mismatched')
@@ -58,7 +58,7 @@ def heading(metric: str, positive: str = "") -> str:
 
 
 def printed(metric: str, value: float | None) -> str:
-    """Return a score as the papers print it: shares in percent with one decimal, errors with three.
+    """Return a score as text: shares in percent with one decimal, errors with three decimals.
 
     >>> printed("accuracy", 0.8154), printed("ece", 0.0421), printed("accuracy", None)
     ('81.5', '0.042', '-')
@@ -69,7 +69,7 @@ def printed(metric: str, value: float | None) -> str:
 
 
 def spread(metric: str, middle: float, std: float) -> str:
-    """Return mean (or median) and standard deviation; the first alone where one value has no deviation.
+    """Return mean (or median) and standard deviation as text; without the deviation if it is NaN.
 
     >>> spread("accuracy", 0.8154, 0.0042), spread("accuracy", 0.8154, float("nan"))
     ('81.5 ± 0.4', '81.5')

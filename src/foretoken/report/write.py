@@ -1,4 +1,4 @@
-"""`foretoken report`, as a function: from folders of runs to the folder of a report."""
+"""`foretoken report` as a function: it reads folders of runs and writes the folder of a report."""
 
 from __future__ import annotations
 
@@ -23,20 +23,20 @@ from foretoken.version import __version__
 
 log = logging.getLogger(__name__)
 PAGE, FIGURES = "index.html", "figures"
-_NAMED, _LONGEST = 3, 120  # of damaged runs in one line
+_NAMED, _LONGEST = 3, 120  # most damaged runs in a message, and characters of each
 _TEXTS = (PAGE, "results.csv", "results.tex")
-_OF_BEFORE = ("groups.csv", "results.md")  # in reports of earlier versions, which are replaced like others
-GENERATOR = "foretoken report"  # by which a folder is known for a report when it is written again
+_OF_BEFORE = ("groups.csv", "results.md")  # files in reports of earlier versions
+GENERATOR = "foretoken report"  # marks a folder as a report
 TITLE = "Report of runs"
 
 
 def write_report(
     folders: Iterable[str | os.PathLike[str]], output: str | os.PathLike[str], *, average: str | None = None
 ) -> Report:
-    """Write the report of the runs in these folders, and return what it says; an older report is replaced.
+    """Write the report of the runs in these folders, and return it; an older report is replaced.
 
-    ``average`` is what the tables of scores show of the seeds: ``mean`` or ``median``; None: what the sweeps say whose
-    folders these are, and the mean of others. They also say whether the test of their paper is made.
+    ``average`` is what tables show of the seeds, ``mean`` or ``median``; None for the choice in the file of the sweep
+    whose folder it is, else the mean. That file also says whether to add the test of its paper.
 
     Raises:
         DataError: a folder does not exist, or there is no run in any of them that can be read.
@@ -59,7 +59,7 @@ def write_report(
 
 
 def _of_sweeps(folders: Iterable[str | os.PathLike[str]], key: str, known: Sequence[str]) -> str | None:
-    """Return what the sweeps say whose folders these are, if all say the same and it is known."""
+    """Return the value of a key in the sweeps' records, if it is the same in all folders and one of ``known``."""
     said = {_said(Path(folder) / SWEEP_RECORD, key) for folder in folders}
     value = said.pop() if len(said) == 1 else None
     return value if value in known else None
@@ -68,13 +68,13 @@ def _of_sweeps(folders: Iterable[str | os.PathLike[str]], key: str, known: Seque
 def _said(record: Path, key: str) -> str | None:
     try:
         values = read_json(record)
-    except DataError:  # no sweep's folder, or the record is damaged: the runs are what is reported
+    except DataError:  # no sweep's folder, or a damaged record
         return None
     return str(values.get(key)) if isinstance(values, dict) else None
 
 
 def _name_damaged(runs: Sequence[Run]) -> None:
-    """Name the runs that cannot be read, and raise where there is no other."""
+    """Warn of the runs that cannot be read, and raise a DataError if there are no others."""
     damaged = [run for run in runs if run.status == UNREADABLE]
     if not damaged:
         return
@@ -85,7 +85,7 @@ def _name_damaged(runs: Sequence[Run]) -> None:
 
 
 def _name_predictions(runs: Sequence[Run]) -> None:
-    """Name the runs whose predictions are there, but of no use: their scores count, and they are not compared."""
+    """Warn of runs with unusable predictions: their scores count, but they are not compared."""
     wrong = [f"{run.place}: {reason}" for run in runs for reason in [run.predictions_error()] if reason]
     if wrong:
         log.warning("the predictions of %s are left out: %s", counted(len(wrong), "run"), _shown(wrong))
@@ -102,14 +102,14 @@ def _write(target: Path, report: Report, results: Results, drawn: Iterable[Drawn
         for name, text in zip(_TEXTS, texts, strict=True):
             (folder / name).write_text(text, encoding="utf-8")
         (folder / FIGURES).mkdir()
-        for one in drawn:
-            if one.svg:
-                (folder / FIGURES / f"{one.name}.svg").write_text(one.svg, encoding="utf-8")
-                (folder / FIGURES / f"{one.name}.png").write_bytes(one.png)
+        for figure in drawn:
+            if figure.svg:
+                (folder / FIGURES / f"{figure.name}.svg").write_text(figure.svg, encoding="utf-8")
+                (folder / FIGURES / f"{figure.name}.png").write_bytes(figure.png)
 
 
 def _refuse_other_content(target: Path) -> None:
-    """Raise unless the folder, which is replaced as a whole, holds nothing but a report."""
+    """Raise a SaveError unless the folder, which is replaced as a whole, is empty or a report."""
     if not target.exists():
         return
     if not target.is_dir():
@@ -129,7 +129,7 @@ def _is_report(target: Path) -> bool:
 
 
 def html(report: Report) -> str:
-    """Return the page: styles, figures and a script to sort tables are inside, and nothing is fetched."""
+    """Return the page, which contains its styles, figures and script and loads nothing."""
     from jinja2 import Environment, PackageLoader, StrictUndefined
     from markupsafe import Markup
 
@@ -140,7 +140,7 @@ def html(report: Report) -> str:
         trim_blocks=True,
         lstrip_blocks=True,
     )
-    environment.filters["drawing"] = Markup  # an SVG of ours: its texts are escaped by matplotlib
+    environment.filters["drawing"] = Markup  # matplotlib has escaped the texts of an SVG
     first = [Section("verdict", "Verdict")] if report.verdict else []
     sections = [*first, Section("summary", "Summary"), *report.sections]
     return environment.get_template("page.html").render(

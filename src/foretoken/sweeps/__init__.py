@@ -1,1 +1,1 @@
-"""Sweeps: many runs from one file, selected by validation, whose state is in the folders of the runs."""
+"""Sweeps: many runs from one file, selected by validation; their state is in the folders of the runs."""

@@ -24,21 +24,21 @@ if TYPE_CHECKING:
 
 
 class Pool(NamedTuple):
-    """The candidates that are known beforehand (None: each depends on those before), and their number at the end."""
+    """The candidates known in advance (None where each depends on those before), and their number at the end."""
 
     candidates: list[Params] | None
     size: int
 
 
 def planned(variant: Variant, search: SearchOptions) -> Pool:
-    """Return the candidates of a grid (of its first stage) or random search, the same everywhere."""
+    """Return the candidates of a grid (of its first stage) or of a random search, the same on every machine."""
     if not variant.space:
         return Pool([{}], 1)
     if search.strategy == "tpe":
         return Pool(None, search.trials or 0)
     if search.strategy == "random":
-        found = _random(variant, search)
-        return Pool(found, len(found))
+        candidates = _random(variant, search)
+        return Pool(candidates, len(candidates))
     first = stage_grid(variant.space, stages_of(variant.space, search.stages)[0])
     return Pool(first, len(first) if search.stages is None else number_in_stages(variant.space, search.stages))
 
@@ -57,18 +57,18 @@ def propose(variant: Variant, search: SearchOptions, known: Sequence[Candidate],
 
 
 def _random(variant: Variant, search: SearchOptions) -> list[Params]:
-    """Draw distinct candidates; a small space may have fewer than were asked for."""
+    """Draw distinct candidates; a small space may have fewer than the number of trials."""
     from optuna.samplers import RandomSampler
 
-    wanted, found = min(search.trials or 0, size_of(variant.space) or MOST_TRIALS), dict[str, Params]()
+    wanted, candidates = min(search.trials or 0, size_of(variant.space) or MOST_TRIALS), dict[str, Params]()
     with quiet_optuna():
         study = _study(RandomSampler(seed=_seed(variant, search, 0)), maximise=True)
         for _ in range(20 * wanted):
             params = _ask(study, variant)
-            found.setdefault(candidate_name(params), params)
-            if len(found) == wanted:
+            candidates.setdefault(candidate_name(params), params)
+            if len(candidates) == wanted:
                 break
-    return list(found.values())
+    return list(candidates.values())
 
 
 def _study(sampler: BaseSampler, *, maximise: bool) -> Study:
@@ -91,13 +91,9 @@ def _as_trial(variant: Variant, candidate: Candidate) -> FrozenTrial | None:
         return None
     running = TrialState.RUNNING if candidate.score is None else TrialState.COMPLETE
     state = TrialState.FAIL if candidate.is_lost else running
+    value = candidate.score if state is TrialState.COMPLETE else None
     distributions = {name: values.distribution for name, values in variant.space.items()}
-    return create_trial(
-        state=state,
-        value=candidate.score if state is TrialState.COMPLETE else None,
-        params=coded,
-        distributions=distributions,
-    )
+    return create_trial(state=state, value=value, params=coded, distributions=distributions)
 
 
 def _seed(variant: Variant, search: SearchOptions, number: int) -> int:

@@ -1,4 +1,4 @@
-"""The options of a sweep file: what is compared, what is searched, with which seeds."""
+"""The options of a sweep file: the compared and the searched fields, and the seeds."""
 
 from __future__ import annotations
 
@@ -16,12 +16,12 @@ from foretoken.training.recipe.reading import add_plain_errors, apply_overrides,
 
 MOST_RUNS = 100_000
 MOST_TRIALS = 10_000
-OWN_KEYS = ("output", "name", "training.seed")  # of a recipe: the sweep sets them
+OWN_KEYS = ("output", "name", "training.seed")  # keys of a recipe that the sweep sets
 
 
 @dataclass(frozen=True)
 class SearchOptions:
-    """Which fields are searched, and how."""
+    """The searched fields, and how candidates are proposed."""
 
     strategy: Literal["grid", "random", "tpe"] = option("how candidates are proposed", "grid")
     trials: int | None = option("candidates per variant; for random and tpe", None, at_least=1, at_most=MOST_TRIALS)
@@ -32,7 +32,7 @@ class SearchOptions:
     )
 
     def __post_init__(self) -> None:
-        """Refuse what contradicts itself."""
+        """Refuse options that contradict each other."""
         if self.stages is not None and self.strategy != "grid":
             raise ConfigError(f"stages are searched as grids; leave out stages, or strategy: {self.strategy}")
         if self.strategy == "grid" and self.trials is not None:
@@ -51,13 +51,13 @@ class Rule:
     seeds: list[int] | None = option("seeds then, in place of the sweep's", None)
 
     def __post_init__(self) -> None:
-        """Refuse what contradicts itself."""
+        """Refuse unusable seeds."""
         _check_seeds(self.seeds)
 
 
 @dataclass(frozen=True)
 class SweepConfig:
-    """A comparison: every combination of the values of `compare` is a variant with a search of its own."""
+    """A comparison: every combination of the values of `compare` is a variant with its own search."""
 
     recipe: Any = option("the recipe that all runs start from: a file (beside this one) or a group of keys")
     name: str = option("folder of the sweep in `output`; default: the name of the file", "")
@@ -77,7 +77,7 @@ class SweepConfig:
     test: Literal["one-sided-t"] | None = option("the paper's own test, which the report makes beside ours", None)
 
     def __post_init__(self) -> None:
-        """Refuse what contradicts itself."""
+        """Refuse unusable seeds and names."""
         _check_seeds(self.seeds)
         check_name(self.name, what="name")
 
@@ -98,23 +98,19 @@ def read_sweep_config(
     path: str | Path, overrides: Sequence[str], errors: Errors, *, output: str | None = None
 ) -> tuple[SweepConfig | None, dict[str, Any]]:
     """Return the options of a sweep file, and its base recipe as plain values; problems of both go to `errors`."""
-    texts = [key for key in texts_of(Recipe) if "." in key]  # only in comparison and search have keys of a file dots
+    texts = [key for key in texts_of(Recipe) if "." in key]  # only keys in compare and search have dots
     values = {"name": plain_name(Path(path).stem)} | read_yaml(Path(path), texts, what="sweep", keys="key recipe")
-    found = build(SweepConfig, values, errors)
-    if found is None:
-        found = build(SweepConfig, _without_wrong_keys(values, errors), [])  # the rest of the file may have errors too
+    config = build(SweepConfig, values, errors)
+    if config is None:  # the rest of the file may have errors too
+        wrong = {re.split(r"[:.\[]", line, maxsplit=1)[0] for line in errors}
+        config = build(SweepConfig, {key: value for key, value in values.items() if key not in wrong}, [])
     base = _base_recipe(values.get("recipe"), Path(path).parent, errors)
     chosen = parse_overrides(overrides, texts_of(Recipe))
     errors.extend(_override_errors(chosen, values))
-    if found is not None and output is not None:
-        found = replace(found, output=output)
+    if config is not None and output is not None:
+        config = replace(config, output=output)
     add_plain_errors(values, errors)
-    return found, apply_overrides(base, chosen)
-
-
-def _without_wrong_keys(values: Values, errors: Errors) -> Values:
-    wrong = {re.split(r"[:.\[]", line, maxsplit=1)[0] for line in errors}
-    return {key: value for key, value in values.items() if key not in wrong}
+    return config, apply_overrides(base, chosen)
 
 
 def _base_recipe(recipe: object, beside: Path, errors: Errors) -> dict[str, Any]:

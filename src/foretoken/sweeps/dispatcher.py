@@ -20,16 +20,20 @@ if TYPE_CHECKING:
     from foretoken.sweeps.ray_workers import RayWorkers
 
 log = logging.getLogger(__name__)
-MOST_DEATHS = 4  # of processes, in one run that gets no further: it is the run that kills them
-PAUSE = 1.0  # seconds between two looks at the folders
-REST = 2.0  # seconds until a run that another command works on is looked at again
+MOST_DEATHS = 4  # of processes of one run that makes no progress; then the run has failed
+PAUSE = 1.0  # seconds between two readings of the folders
+REST = 2.0  # seconds until a run that another command works on is tried again
 
 
 @dataclass
 class Dispatcher:
-    """Hands out runs; `publish` gets the statuses at every change.
+    """Hands out the runs of a sweep to workers.
 
-    With `accept_changed` killed runs go on even if data, model or versions have changed.
+    Attributes:
+        sweep: the sweep.
+        workers: what does the runs.
+        publish: function that gets the statuses at every change.
+        accept_changed: continue killed runs even if data, model or versions have changed.
     """
 
     sweep: Sweep
@@ -37,8 +41,8 @@ class Dispatcher:
     publish: Callable[[Sequence[VariantStatus]], object]
     accept_changed: bool = False
     _under_way: dict[Future[Ending], tuple[str, Job]] = field(default_factory=dict)
-    _busy: dict[str, float] = field(default_factory=dict)  # when to look at them again
-    _deaths: dict[str, tuple[int, int]] = field(default_factory=dict)  # step, and how many there
+    _busy: dict[str, float] = field(default_factory=dict)  # when to try them again
+    _deaths: dict[str, tuple[int, int]] = field(default_factory=dict)  # last step, and number of deaths since
 
     def work(self) -> None:
         """Hand out runs until the sweep is over.
@@ -65,8 +69,8 @@ class Dispatcher:
     def _open(self, statuses: Sequence[VariantStatus]) -> Iterator[RunRow]:
         """Yield the runs that may be started, those of the variant with the fewest ended runs first."""
         behind, now = sorted(statuses, key=lambda item: item.done), time.monotonic()
-        for part in ([item.to_train for item in behind], [item.to_measure for item in behind]):
-            for row in in_turn(part):
+        for columns in ([item.to_train for item in behind], [item.to_measure for item in behind]):
+            for row in in_turn(columns):
                 if row.run not in self.sweep.under_way and self._busy.get(row.run, now) <= now:
                     yield row
 
@@ -97,7 +101,7 @@ class Dispatcher:
         self.sweep.end(run, ending.error)
 
     def _lost(self, run: str, job: Job) -> Ending:
-        """Let a run go on whose process has died, unless it dies again and again without getting further."""
+        """Let a run continue whose process died, unless it dies repeatedly without progress."""
         step, (before, count) = last_step(job.recipe.run_folder / CHECKPOINTS), self._deaths.get(run, (0, 0))
         count = 1 if step > before else count + self.workers.deaths
         self._deaths[run] = max(step, before), count

@@ -1,4 +1,4 @@
-"""Names of variants and runs: computed from their values, so that every machine gets the same."""
+"""Names of variants and runs, computed from their values, so that they are the same on every machine."""
 
 from __future__ import annotations
 
@@ -21,15 +21,15 @@ def value_label(value: object) -> str:
     'prefix-tuning,num_virtual_tokens=8'
     """
     if isinstance(value, Mapping):
-        own = [str(value["name"])] if "name" in value else []
-        return ",".join([*own, *(f"{key}={value_label(item)}" for key, item in value.items() if key != "name")])
+        name = [str(value["name"])] if "name" in value else []
+        return ",".join([*name, *(f"{key}={value_label(item)}" for key, item in value.items() if key != "name")])
     if isinstance(value, list | tuple):
         return "+".join(value_label(item) for item in value)
     return str(value)
 
 
 def axis_labels(values: Sequence[object]) -> list[str]:
-    """Return a label per value of a compared field: the `name` alone where no other value has the same.
+    """Return a label per value of a compared field: the `name` alone if it is unique.
 
     >>> axis_labels(["lora", {"name": "prefix-tuning", "num_virtual_tokens": 8}])
     ['lora', 'prefix-tuning']
@@ -39,7 +39,7 @@ def axis_labels(values: Sequence[object]) -> list[str]:
 
 
 def candidate_name(params: Values) -> str:
-    """Return a name for a candidate that no other candidate has.
+    """Return a unique name for a candidate.
 
     >>> candidate_name({"training.learning_rate": 0.001, "method.num_virtual_tokens": 8})
     'learning_rate=0.001,num_virtual_tokens=8'
@@ -54,7 +54,7 @@ def candidate_name(params: Values) -> str:
 
 
 def params_label(params: Values, *, digits: int | None = None) -> str:
-    """Return the values of the searched fields as text; a field by its last part where no other ends with it."""
+    """Return the values of the searched fields as text, each field by the last part of its name if that is unique."""
     last = [field.rpartition(".")[2] for field in params]
     names = {field: short if last.count(short) == 1 else field for field, short in zip(params, last, strict=True)}
     return ",".join(f"{names[field]}={_short(value, digits)}" for field, value in params.items())
@@ -71,7 +71,7 @@ def safe_name(text: str) -> str:
 
 
 def digest(values: object) -> str:
-    """Return a hash of plain data, of eight characters."""
+    """Return a hash of plain data in eight characters."""
     text = json.dumps(values, sort_keys=True, default=str)
     return hashlib.sha256(text.encode()).hexdigest()[:8]
 

@@ -24,11 +24,11 @@ from foretoken.training.recipe.reading import apply_overrides
 from foretoken.training.recipe.recipe import build_recipe, with_method_group
 
 MOST_VARIANTS = 1000
-LONGEST_NAME = 100  # characters of a variant's before it is cut
+LONGEST_NAME = 100  # characters of a variant's name before it is cut
 
 
 class Repeat(NamedTuple):
-    """What tells the runs of one candidate apart: the seed, and the fold that is the test where there are folds."""
+    """A run of a candidate: its seed, and with folds the number of the test fold."""
 
     seed: int
     fold: int | None = None
@@ -36,7 +36,7 @@ class Repeat(NamedTuple):
 
 @dataclass(frozen=True)
 class Variant:
-    """One combination of the compared values: a recipe, and the fields that are searched for it."""
+    """One combination of the compared values: its recipe and its searched fields."""
 
     name: str
     compared: Mapping[str, str]
@@ -80,18 +80,18 @@ class SweepPlan:
 
     @cached_property
     def _with_baselines(self) -> set[str]:
-        """The names of the variants whose runs measure the baselines too: one for each data set."""
+        """The names of the variants whose runs also measure the baselines: one for each data set."""
         pairs = [(json.dumps(item.values.get("data"), sort_keys=True, default=str), item) for item in self.variants]
         first = {data: item.name for data, item in reversed(pairs) if not is_baseline(_method(item))}
         return set(first.values())
 
     def _values(self, variant: Variant, params: Values, seed: int, fold: int | None) -> Params:
-        place = Path(self.config.folder, run_name(variant, params, seed, fold))
-        own = {"training.seed": seed, "output": str(place.parent), "name": place.name}
-        own |= {} if fold is None else {"data.fold": fold}
+        folder = Path(self.config.folder, run_name(variant, params, seed, fold))
+        changes = {"training.seed": seed, "output": str(folder.parent), "name": folder.name}
+        changes |= {} if fold is None else {"data.fold": fold}
         measures = variant.name in self._with_baselines and seed == variant.seeds[0]
-        own |= {} if measures else {"baselines": False}
-        return apply_overrides(dict(variant.values), dict(params) | own)
+        changes |= {} if measures else {"baselines": False}
+        return apply_overrides(dict(variant.values), dict(params) | changes)
 
 
 def _method(variant: Variant) -> Values:
@@ -105,10 +105,10 @@ def run_name(variant: Variant, params: Values, seed: int, fold: int | None = Non
 
 
 def load_plan(path: str | Path, overrides: Sequence[str] = (), *, output: str | None = None) -> SweepPlan:
-    """Read a sweep file and check it whole.
+    """Read and check a sweep file.
 
     Raises:
-        RecipeError: one message with a line for everything that is wrong.
+        RecipeError: the file has errors, which the message lists, one per line.
     """
     errors: Errors = []
     config, base = read_sweep_config(path, overrides, errors, output=output)
@@ -134,7 +134,7 @@ def first_params(variant: Variant) -> Params:
 
 
 def _variants(config: SweepConfig, base: Params, errors: Errors, held: set[int]) -> Iterator[Variant]:
-    """Yield every variant; the numbers of the rules that hold for any go to ``held``."""
+    """Yield every variant; add the numbers of the rules that apply to any to ``held``."""
     axes = [_axis(field, values, errors) for field, values in config.compare.items()]
     if math.prod(map(len, axes)) > MOST_VARIANTS:
         sizes = " x ".join(f"{len(axis):,}" for axis in axes)
@@ -150,11 +150,11 @@ def _variants(config: SweepConfig, base: Params, errors: Errors, held: set[int])
     for chosen in itertools.product(*axes):
         values = with_method_group(apply_overrides(start, {field: value for field, _, value in chosen}))
         space, seeds = dict(shared), config.seeds
-        for index, (rule, own) in enumerate(zip(config.per, rules, strict=True)):
+        for index, (rule, rule_space) in enumerate(zip(config.per, rules, strict=True)):
             if _holds(rule, values):
                 held.add(index)
                 values = with_method_group(apply_overrides(values, dict(rule.set)))
-                space, seeds = space | own, rule.seeds or seeds
+                space, seeds = space | rule_space, rule.seeds or seeds
         labels = {field: label for field, label, _ in chosen}
         name = _unused(labels, values, names)
         folds = _folds(values)
@@ -163,7 +163,7 @@ def _variants(config: SweepConfig, base: Params, errors: Errors, held: set[int])
 
 
 def _folds(values: Values) -> Sequence[int | None]:
-    """Return the folds of a variant's recipe that names no single one; a wrong number is refused with the recipe."""
+    """Return the folds of a variant, unless its recipe names one; the check of the recipe refuses wrong numbers."""
     folds, fold = _at(values, "data.folds"), _at(values, "data.fold")
     is_known = isinstance(folds, int) and 2 <= folds <= MOST_FOLDS and fold is None
     return range(folds) if is_known else (None,)
@@ -191,7 +191,7 @@ def _axis(field: str, values: object, errors: Errors) -> list[tuple[str, str, ob
 
 
 def _label_errors(field: str, labels: Iterable[object]) -> Iterator[str]:
-    """Refuse names that cannot be part of a folder's name; labels made from values are safe already."""
+    """Refuse given labels that cannot be part of a folder's name; labels made from values are safe."""
     for label in labels:
         try:
             check_name(str(label), what=f"compare: {field}")
@@ -200,7 +200,7 @@ def _label_errors(field: str, labels: Iterable[object]) -> Iterator[str]:
 
 
 def _too_many_runs(config: SweepConfig, variants: Sequence[Variant]) -> Errors:
-    """Refuse too many runs before the candidates are made: a grid is a product."""
+    """Refuse too many runs before the candidates are listed."""
     runs = sum(_most_candidates(config, item) * len(item.repeats) for item in variants)
     if runs <= MOST_RUNS:
         return []
@@ -213,7 +213,7 @@ def _too_many_runs(config: SweepConfig, variants: Sequence[Variant]) -> Errors:
 
 
 def _most_candidates(config: SweepConfig, variant: Variant) -> int:
-    """Return how many candidates a variant can have."""
+    """Return the largest number of candidates of a variant."""
     if config.search.stages is not None:
         return number_in_stages(variant.space, config.search.stages)
     size = size_of(variant.space)
@@ -228,8 +228,8 @@ def _holds(rule: Rule, values: Values) -> bool:
 
 
 def _at(values: object, field: str) -> Any:
-    for part in field.split("."):
-        values = values.get(part) if isinstance(values, Mapping) else None
+    for key in field.split("."):
+        values = values.get(key) if isinstance(values, Mapping) else None
     return values
 
 
@@ -237,14 +237,14 @@ def _unused(labels: Mapping[str, str], values: Values, names: set[str]) -> str:
     alone = str(_at(values, "method.name") or "run")
     exact = "-".join(labels.values()) if labels else alone
     name = safe_name(exact)
-    if name in names or len(exact) > LONGEST_NAME:  # replaced or cut letters made two names the same
+    if name in names or len(exact) > LONGEST_NAME:  # replacing or cutting letters may make names equal
         name = f"{name[:LONGEST_NAME]}-{digest(dict(labels))}"
     names.add(name)
     return name
 
 
 def _idle_rules(config: SweepConfig, held: Collection[int]) -> Errors:
-    """Refuse a rule that holds for no variant: it is a spelling mistake."""
+    """Refuse rules that apply to no variant: they are misspelt."""
     return [
         f"per[{index}].when: no variant has {', '.join(f'{field}: {value}' for field, value in rule.when.items())}"
         for index, rule in enumerate(config.per)
@@ -254,12 +254,13 @@ def _idle_rules(config: SweepConfig, held: Collection[int]) -> Errors:
 
 def _value_errors(plan: SweepPlan) -> Errors:
     """Build the recipe of every value of every searched field; return each error once, with its place in the file."""
-    found: dict[str, None] = {}
-    for variant in plan.variants:
-        for params in _trials(variant):
-            for line in plan.recipe_errors(variant, params):
-                found.setdefault(f"{_place(plan.config, line)}{line}")
-    return list(found)
+    lines = (
+        f"{_place(plan.config, line)}{line}"
+        for variant in plan.variants
+        for params in _trials(variant)
+        for line in plan.recipe_errors(variant, params)
+    )
+    return list(dict.fromkeys(lines))
 
 
 def _trials(variant: Variant) -> Iterator[Params]:
@@ -270,7 +271,7 @@ def _trials(variant: Variant) -> Iterator[Params]:
 
 
 def _place(config: SweepConfig, line: str) -> str:
-    """Return the part of the sweep file that an error of a recipe is about: the one with the longest matching field."""
+    """Return the key of the sweep file that a recipe's error belongs to: the one with the longest matching field."""
     fields = dict.fromkeys(config.search.space, "search.space: ")
     fields |= dict.fromkeys(config.compare, "compare: ")
     for index, rule in enumerate(config.per):

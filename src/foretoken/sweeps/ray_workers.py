@@ -1,4 +1,4 @@
-"""Workers on the machines of a Ray cluster, which shares the runs out and starts killed ones again."""
+"""Workers on the machines of a Ray cluster, which distributes the runs and restarts killed ones."""
 
 from __future__ import annotations
 
@@ -16,11 +16,11 @@ from foretoken.files import make_folder, temporary_name
 from foretoken.sweeps.runs import Ending, Job
 from foretoken.sweeps.workers import SetUp, pack, unpack
 
-RETRIES = 3  # by Ray itself, of a run whose process or machine is gone
+RETRIES = 3  # by Ray itself, of a run whose process or machine died
 
 
 class RayWorkers:
-    """Gives each run to Ray as a task; `marker` is a file that a machine sees which shares the sweep's folder."""
+    """Gives each run to Ray as a task; machines that see the file `marker` share the sweep's folder."""
 
     deaths = RETRIES + 1
 
@@ -42,18 +42,20 @@ class RayWorkers:
         """Start a run on some machine."""
         import ray
 
-        sent = [ray.put(pack(job.recipe.run_folder))] if job.measure else []  # a list: fetched where it is needed
+        sent = (
+            [ray.put(pack(job.recipe.run_folder))] if job.measure else []
+        )  # in a list, Ray does not fetch it before the task asks
         return self._task.remote(job, Path.cwd(), self.marker.absolute(), self.set_up, sent).future()  # type: ignore[no-any-return]
 
 
 @contextmanager
 def ray_workers(address: str, size: int | None, folder: Path, set_up: SetUp) -> Iterator[RayWorkers]:
-    """Connect to a Ray cluster for as long as the block lasts.
+    """Connect to a Ray cluster for the duration of the block.
 
     Raises:
         ConfigError: it cannot be reached, or its machines cannot do a run.
     """
-    os.environ.setdefault("RAY_USAGE_STATS_ENABLED", "0")  # nothing is sent anywhere
+    os.environ.setdefault("RAY_USAGE_STATS_ENABLED", "0")
     import ray
     from ray.exceptions import RayError
 
@@ -74,7 +76,7 @@ def _connect(address: str) -> None:
     import ray
 
     host, _, port = address.rpartition(":")
-    if host and port.isdigit() and "/" not in host:  # Ray itself takes minutes to say that nobody is there
+    if host and port.isdigit() and "/" not in host:  # Ray's own timeout takes minutes
         try:
             socket.create_connection((host, int(port)), timeout=10).close()
         except OSError as error:
@@ -83,7 +85,7 @@ def _connect(address: str) -> None:
 
 
 def _shares(size: int | None) -> tuple[int, dict[str, float]]:
-    """Return how many runs there are at a time, by default one per GPU or machine, and what each gets of a machine."""
+    """Return the number of simultaneous runs, by default one per GPU or machine, and the resources of each."""
     import ray
 
     nodes = [node["Resources"] for node in ray.nodes() if node["Alive"] and node["Resources"].get("CPU")]
@@ -91,18 +93,16 @@ def _shares(size: int | None) -> tuple[int, dict[str, float]]:
         raise ConfigError("--ray: the cluster has no machine with a free CPU")
     gpus = sum(int(node.get("GPU", 0)) for node in nodes)
     smallest, size = min(int(node["CPU"]) for node in nodes), size or gpus or len(nodes)
-    return size, {
-        "num_cpus": max(1, min(smallest, smallest * len(nodes) // size)),
-        "num_gpus": min(1.0, gpus / size),
-    }
+    cpus = max(1, min(smallest, smallest * len(nodes) // size))
+    return size, {"num_cpus": cpus, "num_gpus": min(1.0, gpus / size)}
 
 
-def _do(job: Job, place: Path, marker: Path, set_up: SetUp, sent: Sequence[Any]) -> Ending:
-    """Do a run in the folder of the command; the run's own folder is sent there and back where it is not shared."""
+def _do(job: Job, directory: Path, marker: Path, set_up: SetUp, sent: Sequence[Any]) -> Ending:
+    """Do a run in the directory of the command; the run's folder is sent there and back unless it is shared."""
     import ray
 
-    make_folder(place)
-    os.chdir(place)
+    make_folder(directory)
+    os.chdir(directory)
     set_up()
     folder, is_shared = job.recipe.run_folder, marker.exists()
     if not is_shared:

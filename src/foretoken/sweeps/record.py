@@ -1,6 +1,6 @@
 """The record of a sweep, `sweep.json`: all candidates with their scores, the selected one and its test results.
 
-The key "contestants" is older than the word variant; files keep it.
+The variants are under the key "contestants", their older name.
 """
 
 from __future__ import annotations
@@ -20,10 +20,10 @@ FILE = SWEEP_RECORD
 
 
 class Record:
-    """Writes the file when the status changes.
+    """Writes the record when the status changes.
 
     Raises:
-        SaveError: there is a file of that name which is no record of this sweep.
+        SaveError: a file of that name is no record of this sweep.
     """
 
     def __init__(self, plan: SweepPlan) -> None:
@@ -33,7 +33,7 @@ class Record:
         self._written: dict[str, object] | None = None
 
     def write(self, statuses: Sequence[VariantStatus]) -> None:
-        """Write the file, if anything has changed since this process last wrote it."""
+        """Write the record if it has changed since this process last wrote it."""
         values = sweep_record(self.plan, statuses)
         if values != self._written:
             write_json(self.path, values)
@@ -92,5 +92,5 @@ def _candidate(candidate: Candidate, chosen: Candidate | None) -> dict[str, obje
 def _run(repeat: Repeat, row: RunRow) -> dict[str, object]:
     known = {"validation": row.validation, "test": row.test, "error": row.error}
     fold = {} if repeat.fold is None else {"fold": repeat.fold}
-    own = {"seed": repeat.seed, **fold, "state": row.state, "seconds": row.seconds}
-    return own | {key: value for key, value in known.items() if value}
+    state = {"seed": repeat.seed, **fold, "state": row.state, "seconds": row.seconds}
+    return state | {key: value for key, value in known.items() if value}

@@ -1,4 +1,4 @@
-"""A run of a sweep: what its folder says of it, and how a process does it."""
+"""A run of a sweep: its state, which is read from its folder, and the job that a process does."""
 
 from __future__ import annotations
 
@@ -24,13 +24,13 @@ log = logging.getLogger(__name__)
 WAITING, RUNNING, TRAINED, MEASURED = "waiting", "running", "trained", "measured"
 FAILED, UNMEASURED = "failed", "unmeasured"
 SCORED = (TRAINED, MEASURED, UNMEASURED)  # validation is known
-BROKEN = {FAILED: WAITING, UNMEASURED: TRAINED}  # and what they are when they are tried again
-TEST_ERROR = "test_error"  # in the record of a finished run whose test split could not be measured
+BROKEN = {FAILED: WAITING, UNMEASURED: TRAINED}  # broken states, and the states to which a new attempt returns
+TEST_ERROR = "test_error"  # key in the record of a finished run whose test split could not be measured
 
 
 @dataclass(frozen=True)
 class RunRow:
-    """A run and its results; one that a process works on, or was killed in, is running."""
+    """A run and its results; its state is running also if its process was killed."""
 
     run: str
     state: str = WAITING
@@ -38,12 +38,12 @@ class RunRow:
     validation: Mapping[str, float] | None = None
     test: Mapping[str, float] | None = None
     error: str | None = None
-    positive: str = ""  # the class that its precision, recall and F1 are of
+    positive: str = ""  # the positive class of its precision, recall and F1
     baselines: Mapping[str, Mapping[str, Mapping[str, float]]] = field(default_factory=dict)  # name -> split -> scores
 
 
 class Ending(NamedTuple):
-    """How a run ended; `busy` says who else works on it, `files` are what another machine sends back."""
+    """How a run ended; `busy` says which other process works on it, `files` are those that another machine sends."""
 
     error: str | None = None
     busy: str | None = None
@@ -52,14 +52,14 @@ class Ending(NamedTuple):
 
 @dataclass(frozen=True)
 class Job:
-    """What a process is told to do: train a run, or measure its test split."""
+    """The job of a process: train a run, or measure its test split."""
 
     recipe: Recipe
     measure: bool = False
     accept_changed: bool = False
 
     def do(self) -> Ending:
-        """Do it; a failure, which the run's record keeps, does not stop the sweep."""
+        """Do the job; a failure is noted in the run's record, and does not stop the sweep."""
         from foretoken.inference.evaluate import measure_test
         from foretoken.training.run.train import train
 
@@ -74,13 +74,13 @@ class Job:
             return Ending(busy=str(error))
         except ForetokenError as error:
             return self.fail(str(error))
-        except Exception as error:  # a defect or a full memory does not stop the other runs
+        except Exception as error:  # defects and full memory do not stop the other runs
             traceback.print_exc()
             return self.fail(f"{type(error).__name__}: {error}")
         return Ending()
 
     def fail(self, error: str) -> Ending:
-        """Note a failure in the run's record, unless it is damaged or the folder is another's."""
+        """Note a failure in the run's record, unless that is damaged or the folder holds something else."""
         folder = self.recipe.run_folder
         with suppress(ForetokenError), held(folder):
             before = checked_record(folder)
@@ -93,7 +93,7 @@ class Job:
 
 
 def read_run(run: str, folder: Path, metric: str) -> tuple[RunRow, JsonObject | None]:
-    """Return what a run's folder says of it, and the recipe of a finished one."""
+    """Return a run as its folder has it, and the recipe of a finished run."""
     try:
         record = checked_record(folder)
     except RunRecordError as error:
@@ -115,12 +115,12 @@ def read_run(run: str, folder: Path, metric: str) -> tuple[RunRow, JsonObject | 
     return replace(row, state=state, error=_text(failed)), record["recipe"]
 
 
-def _numbers(found: object) -> dict[str, float]:
-    return {key: value for key, value in found.items() if is_number(value)} if isinstance(found, dict) else {}
+def _numbers(values: object) -> dict[str, float]:
+    return {key: value for key, value in values.items() if is_number(value)} if isinstance(values, dict) else {}
 
 
-def _text(found: object) -> str | None:
-    return found if isinstance(found, str) else None
+def _text(value: object) -> str | None:
+    return value if isinstance(value, str) else None
 
 
 def _seconds(record: JsonObject) -> float:

@@ -1,4 +1,4 @@
-"""The values that a search may give to one field, a list or a range of numbers, and the stages of a search."""
+"""The values of a searched field, a list or a range of numbers, and the stages of a search."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ Stages = Sequence[Sequence[str]]  # fields that are searched one group after the
 
 @dataclass(frozen=True)
 class ValueList:
-    """A list of values, of any kind that the field takes."""
+    """A list of values of a field."""
 
     values: tuple[object, ...]
 
@@ -42,7 +42,7 @@ class ValueList:
 
     @property
     def distribution(self) -> BaseDistribution:
-        """The distribution of the positions: optuna refuses groups of keys as choices."""
+        """The distribution of indices of values: optuna refuses mappings as choices."""
         from optuna.distributions import CategoricalDistribution
 
         return CategoricalDistribution(tuple(range(len(self.values))))
@@ -52,13 +52,13 @@ class ValueList:
         return self.values[sampled]
 
     def encode(self, value: object) -> float | None:
-        """Return the sample of a value; None if the file no longer lists it."""
+        """Return the sample of a value; None if it is not in the list."""
         return self.values.index(value) if value in self.values else None
 
 
 @dataclass(frozen=True)
 class ValueRange:
-    """Numbers from `low` to `high`; whole ones where both ends are."""
+    """Numbers from `low` to `high`; whole numbers if both ends are."""
 
     low: float = option("smallest value")
     high: float = option("largest value")
@@ -114,13 +114,13 @@ class ValueRange:
 FieldValues = ValueList | ValueRange
 
 
-def read_space(given: Values, where: str, errors: Errors, *, strategy: str) -> dict[str, FieldValues]:
+def read_space(space: Values, where: str, errors: Errors, *, strategy: str) -> dict[str, FieldValues]:
     """Return the values of every field; each problem goes to `errors` as one line.
 
     >>> read_space({"training.epochs": {"low": 1, "high": 5, "step": 2}}, "space", [], strategy="grid")["training.epochs"].grid
     (1, 3, 5)
     """  # noqa: E501 - a doctest
-    read = {field: _read(value, f"{where}: {field}", errors, strategy) for field, value in given.items()}
+    read = {field: _read(value, f"{where}: {field}", errors, strategy) for field, value in space.items()}
     return {field: values for field, values in read.items() if values is not None}
 
 
@@ -135,24 +135,25 @@ def size_of(space: Mapping[str, FieldValues]) -> int | None:
 
 
 def stages_of(space: Mapping[str, FieldValues], stages: Stages | None) -> list[list[str]]:
-    """Return the fields of every stage that a space has something for; without stages all are searched at once."""
+    """Return the fields of every stage that a space has; without stages all fields are one stage."""
     if stages is None:
         return [list(space)]
     return [named for stage in stages if (named := [field for field in stage if field in space])]
 
 
 def stage_grid(space: Mapping[str, FieldValues], stage: Sequence[str], start: Params | None = None) -> list[Params]:
-    """Return every value of the stage's fields; the others are as in ``start``, or have their first value.
+    """Return all combinations of the stage's fields; the others are as in ``start``, or have their first value.
 
     >>> stage_grid({"rate": ValueList((0.1, 0.2)), "alpha": ValueList((1, 2))}, ["rate"])
     [{'rate': 0.1, 'alpha': 1}, {'rate': 0.2, 'alpha': 1}]
     """
-    values = [values.grid or () if field in stage else _only(field, values, start) for field, values in space.items()]
+    fixed = {field: values.ends[0] for field, values in space.items()} if start is None else start
+    values = [values.grid or () if field in stage else (fixed[field],) for field, values in space.items()]
     return [dict(zip(space, point, strict=True)) for point in itertools.product(*values)]
 
 
 def number_in_stages(space: Mapping[str, FieldValues], stages: Stages | None) -> int:
-    """Return the number of different candidates: the best of a stage is among those of the next.
+    """Return the number of different candidates; the best of a stage is also one of the next.
 
     >>> number_in_stages({"rate": ValueList((0.1, 0.2)), "alpha": ValueList((1, 2, 3))}, [["rate"], ["alpha"]])
     4
@@ -163,7 +164,7 @@ def number_in_stages(space: Mapping[str, FieldValues], stages: Stages | None) ->
 
 
 def field_errors(spaces: Sequence[Mapping[str, FieldValues]], stages: Stages | None) -> Errors:
-    """Return what is wrong with the stages of a file whose variants search these spaces."""
+    """Return the errors in the stages of a file whose variants search these spaces."""
     if stages is None:
         return []
     named, searched = [field for stage in stages for field in stage], dict.fromkeys(itertools.chain(*spaces))
@@ -183,10 +184,10 @@ def _read(value: object, key: str, errors: Errors, strategy: str) -> FieldValues
         errors.append(f"{key}: got {quoted(value)}, expected a list of choices or {{low: ..., high: ...}}")
         return None
     before = len(errors)
-    found = build(ValueRange, value, errors, f"{key}.")
-    if found is not None:
-        errors.extend(_range_errors(found, key, strategy))
-    return found if len(errors) == before else None
+    numbers = build(ValueRange, value, errors, f"{key}.")
+    if numbers is not None:
+        errors.extend(_range_errors(numbers, key, strategy))
+    return numbers if len(errors) == before else None
 
 
 def _choices(values: list[object], key: str, errors: Errors) -> ValueList | None:
@@ -201,15 +202,11 @@ def _choices(values: list[object], key: str, errors: Errors) -> ValueList | None
     return ValueList(tuple(values))
 
 
-def _range_errors(found: ValueRange, key: str, strategy: str) -> Errors:
+def _range_errors(numbers: ValueRange, key: str, strategy: str) -> Errors:
     checks = {
-        f"low {found.low:g} is above high {found.high:g}": found.low > found.high,
-        "log needs low above 0": found.log and found.low <= 0,
-        "log and step exclude each other": found.log and found.step is not None,
-        "a grid needs a list of choices, or a step": strategy == "grid" and found.step is None,
+        f"low {numbers.low:g} is above high {numbers.high:g}": numbers.low > numbers.high,
+        "log needs low above 0": numbers.log and numbers.low <= 0,
+        "log and step exclude each other": numbers.log and numbers.step is not None,
+        "a grid needs a list of choices, or a step": strategy == "grid" and numbers.step is None,
     }
     return [f"{key}: {text}" for text, wrong in checks.items() if wrong]
-
-
-def _only(field: str, values: FieldValues, start: Params | None) -> tuple[object, ...]:
-    return values.ends[:1] if start is None else (start[field],)

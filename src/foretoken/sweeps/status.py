@@ -1,4 +1,4 @@
-"""The status of a sweep: scores, selection, and what is left to do. Pure functions of the plan and its runs."""
+"""The status of a sweep: scores, selection and open runs, as pure functions of the plan and its runs."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ Row = Callable[[Variant, Params, Repeat], RunRow]
 
 
 class SweepSummary(TypedDict):
-    """A metric over the seeds, each the mean over its folds; `std` is that of a sample, None for a single value."""
+    """A metric over the seeds, each the mean over its folds; `std` divides by n - 1, and is None for a single value."""
 
     mean: float
     std: float | None
@@ -41,7 +41,7 @@ class Candidate:
 
     @property
     def is_lost(self) -> bool:
-        """Whether it can no longer be selected: a run of it failed."""
+        """Whether it cannot be selected because one of its runs failed."""
         return any(row.state == FAILED for row in self.searched)
 
     @property
@@ -52,8 +52,8 @@ class Candidate:
     @property
     def scores(self) -> list[float]:
         """Validation metric of the runs of the search that have one."""
-        found = [(row.validation or {}).get(self.variant.metric) for row in self.searched if row.state in SCORED]
-        return [value for value in found if value is not None]
+        values = [(row.validation or {}).get(self.variant.metric) for row in self.searched if row.state in SCORED]
+        return [value for value in values if value is not None]
 
     @property
     def score(self) -> float | None:
@@ -83,24 +83,24 @@ class VariantStatus:
 
     @cached_property
     def best(self) -> Candidate | None:
-        """The candidate with the best mean so far; of equal ones the first."""
+        """The candidate with the best mean so far, the first among equals."""
         scored = [item for item in self.candidates if item.score is not None]
         sign = 1 if self.maximise else -1
         return max(scored, key=lambda item: sign * (item.score or 0.0), default=None)
 
     @property
     def positive(self) -> str:
-        """The class that precision, recall and F1 are of; several where the runs do not agree."""
+        """The positive class of precision, recall and F1; several if the runs differ."""
         return " or ".join(dict.fromkeys(row.positive for row in self.wanted if row.positive))
 
     @property
     def selected(self) -> Candidate | None:
-        """The best candidate, once all have been tried."""
+        """The best candidate after all have been tried, else None."""
         return self.best if self.search_is_over else None
 
     @property
     def wanted(self) -> list[RunRow]:
-        """Every run that is known to be needed: those of the search, and of the selected candidate."""
+        """The runs that are known to be needed: those of the search and of the selected candidate."""
         needed = {row.run: row for item in self.candidates for row in item.needed}
         if self.selected is not None:
             needed |= {row.run: row for row in self.selected.rows.values()}
@@ -113,7 +113,7 @@ class VariantStatus:
 
     @property
     def to_measure(self) -> list[RunRow]:
-        """Runs of the selected candidate whose test split is to be measured: none before all are trained."""
+        """Runs of the selected candidate whose test split is still to be measured, after all are trained."""
         if self.selected is None or self.to_train:
             return []
         rows = self.selected.rows.values()
@@ -136,7 +136,7 @@ class VariantStatus:
 
     @property
     def total(self) -> int:
-        """Number of runs at the end of the sweep, if no further run fails."""
+        """Number of runs at the end of the sweep, if no more runs fail."""
         repeats, searched = len(self.variant.repeats), len(self.variant.search_repeats)
         to_come = (self.expected - len(self.candidates)) * searched
         return len(self.wanted) + to_come + (0 if self.search_is_over else repeats - searched)
@@ -150,21 +150,21 @@ def variant_statuses(
     Args:
         plan: of the sweep.
         pools: the candidates so far, and their number at the end, by variant.
-        row: returns what is known of a run.
+        row: function that returns a run and its results.
         maximise: whether a greater value is better, by metric.
     """
-    found = []
+    statuses = []
     for item in plan.variants:
         known, size = pools[item.name]
         candidates = [_candidate(item, params, row) for params in known]
         status = VariantStatus(item, candidates, size, maximise[item.metric])
         later = stages_of(item.space, plan.config.search.stages)[1:]
-        found.append(_with_later_stages(status, later, row))
-    return found
+        statuses.append(_with_later_stages(status, later, row))
+    return statuses
 
 
 def is_over(statuses: Iterable[VariantStatus]) -> bool:
-    """Tell whether the sweep is at its end."""
+    """Tell whether nothing is left to do in any variant."""
     return all(item.is_over for item in statuses)
 
 
@@ -188,7 +188,7 @@ def in_turn(columns: Iterable[Sequence[RunRow]]) -> Iterator[RunRow]:
 
 
 def measured_metrics(candidate: Candidate) -> dict[str, SweepSummary]:
-    """Return every metric of a candidate on the test split."""
+    """Return the metrics of a candidate on the test split."""
     tested = {repeat: row.test for repeat, row in candidate.rows.items() if row.state == MEASURED and row.test}
     measured = by_seed(candidate.variant, tested)
     names = dict.fromkeys(name for test in measured.values() for name in test)
@@ -196,14 +196,14 @@ def measured_metrics(candidate: Candidate) -> dict[str, SweepSummary]:
 
 
 def by_seed(variant: Variant, scores: Mapping[Repeat, Mapping[str, float] | None]) -> dict[int, dict[str, float]]:
-    """Return the metrics of every seed that has all its folds, each the mean over them."""
-    found = {}
+    """Return the metrics of every seed whose folds are all scored, as means over the folds."""
+    means = {}
     for seed in variant.seeds:
         folds = [known for fold in variant.folds if (known := scores.get(Repeat(seed, fold)))]
         if len(folds) == len(variant.folds):
             shared = [name for name in folds[0] if all(name in known for known in folds)]
-            found[seed] = {name: statistics.fmean([known[name] for known in folds]) for name in shared}
-    return found
+            means[seed] = {name: statistics.fmean([known[name] for known in folds]) for name in shared}
+    return means
 
 
 def summary(values: Mapping[int, float]) -> SweepSummary:
@@ -222,11 +222,11 @@ def deviation(values: Sequence[float]) -> float | None:
 
 
 def _with_later_stages(status: VariantStatus, later: Sequence[Sequence[str]], row: Row) -> VariantStatus:
-    """Add the candidates of every further stage that has begun: each starts from the best when all before are over."""
+    """Add the candidates of further stages: a stage begins, from the best candidate, when all before are over."""
     for stage in later:
         if not all(item.is_over for item in status.candidates):
             return status
-        if status.best is None:  # every candidate is lost: there is nothing to go on from
+        if status.best is None:  # every candidate is lost
             return replace(status, expected=len(status.candidates))
         known = [item.params for item in status.candidates]
         new = [params for params in stage_grid(status.variant.space, stage, status.best.params) if params not in known]

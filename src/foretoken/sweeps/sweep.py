@@ -1,4 +1,4 @@
-"""A sweep: its plan, and its state, which is what the folders of its runs say."""
+"""A sweep: its plan, and its state, which is read from the folders of its runs."""
 
 from __future__ import annotations
 
@@ -12,7 +12,6 @@ from pathlib import Path
 from foretoken.errors import RecipeError, RunBusyError
 from foretoken.files import write_json
 from foretoken.metrics.table import METRICS
-from foretoken.options import Values
 from foretoken.outputs import SWEEP_RECORD
 from foretoken.saved_files import readable_object
 from foretoken.sweeps.candidates import planned, propose
@@ -34,8 +33,8 @@ class Sweep:
 
     Attributes:
         under_way: the runs that this command is doing.
-        failed: the errors of this command's runs, also where their folders cannot be written.
-        latest: the statuses as of the last look.
+        failed: the errors of this command's runs, which are kept here in case their folders cannot be written.
+        latest: the statuses that :meth:`look` last returned.
     """
 
     def __init__(self, plan: SweepPlan) -> None:
@@ -66,15 +65,15 @@ class Sweep:
         return self.latest
 
     def recipe(self, run: str) -> Recipe:
-        """Return the recipe of a run that a look has found."""
+        """Return the recipe of a run that :meth:`look` has listed."""
         return self._recipes[run]()
 
     def retry_broken(self) -> None:
-        """Let every failed run be tried again, once."""
+        """Try every failed run once more."""
         self._tried_again = {row.run for row in broken(self.look())}
 
     def end(self, run: str, error: str | None) -> None:
-        """Note that this command is done with a run."""
+        """Note that this command has ended a run."""
         self.under_way.discard(run)
         if error is not None:
             self._tried_again.discard(run)
@@ -89,25 +88,29 @@ class Sweep:
         return False
 
     def _propose(self, item: VariantStatus) -> None:
-        with suppress(RunBusyError), held(self.folder):  # of two commands one adds it
+        search = self.plan.config.search
+        with suppress(RunBusyError), held(self.folder):  # several commands may propose, one of them adds it
             proposed = self._proposed()
-            own = proposed.setdefault(item.variant.name, [])
-            if len(own) == len(item.candidates):
-                own.append(propose(item.variant, self.plan.config.search, item.candidates, maximise=item.maximise))
+            candidates = proposed.setdefault(item.variant.name, [])
+            if len(candidates) == len(item.candidates):
+                candidates.append(propose(item.variant, search, item.candidates, maximise=item.maximise))
                 write_json(self.folder / CANDIDATES, proposed)
 
     def _proposed(self) -> dict[str, list[Params]]:
-        """Return what optuna proposed; earlier versions have it in the record alone."""
+        """Return the candidates that optuna proposed; earlier versions kept them in the record."""
         if all(pool.candidates is not None for pool in self._planned.values()):
             return {}
-        found = readable_object(self.folder / CANDIDATES)
-        if found is None:
+        proposals = readable_object(self.folder / CANDIDATES)
+        if proposals is None:
             variants = _objects((readable_object(self.folder / SWEEP_RECORD) or {}).get("contestants"))
-            found = {str(item.get("name")): _params(item) for item in variants}
-        return {name: _objects(params) for name, params in found.items()}
+            proposals = {
+                str(item.get("name")): [candidate.get("params") for candidate in _objects(item.get("candidates"))]
+                for item in variants
+            }
+        return {name: _objects(params) for name, params in proposals.items()}
 
     def _row(self, variant: Variant, params: Params, repeat: Repeat) -> RunRow:
-        """Return what is known of a run; its record is read when it has changed."""
+        """Return a run and its results; its record is read only if it has changed."""
         name = run_name(variant, params, *repeat)
         self._recipes.setdefault(name, partial(self.plan.recipe, variant, params, *repeat))
         return self._in_this_command(self._read(name, variant.metric, _stamp(self.folder / name / RECORD)))
@@ -131,16 +134,12 @@ class Sweep:
 
 
 def _stamp(file: Path) -> tuple[int, int] | None:
-    """Return what differs when a file has been written anew."""
+    """Return a stamp that changes when a file is written again."""
     with suppress(OSError):
-        found = file.stat()
-        return found.st_mtime_ns, found.st_ino
+        status = file.stat()
+        return status.st_mtime_ns, status.st_ino
     return None
 
 
-def _params(variant: Values) -> list[object]:
-    return [item.get("params") for item in _objects(variant.get("candidates"))]
-
-
-def _objects(found: object) -> list[Params]:
-    return [item for item in found if isinstance(item, dict)] if isinstance(found, list) else []
+def _objects(values: object) -> list[Params]:
+    return [item for item in values if isinstance(item, dict)] if isinstance(values, list) else []

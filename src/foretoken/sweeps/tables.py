@@ -1,4 +1,4 @@
-"""The tables of a sweep: the plan, the progress while it runs (on stderr), the result at the end."""
+"""The tables of a sweep: the plan, the progress (on stderr), and the result."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ PLANNED = ("variant", "candidates", "seeds", "runs of the search", "runs after i
 
 
 class ProgressTable:
-    """Shows the progress of a sweep within a ``with`` block: live on a terminal, as plain lines elsewhere."""
+    """Shows the progress of a sweep in a ``with`` block: as a live table on a terminal, else as lines of the log."""
 
     def __init__(self) -> None:
         self._console = Console(file=sys.stderr, markup=False, emoji=False, highlight=False)
@@ -62,7 +62,7 @@ class ProgressTable:
 
 
 class LinesAbove(io.TextIOBase):
-    """A stderr that prints above the table; it is no terminal, so a run draws no progress bar of its own."""
+    """A stderr that prints above the live table; it is no terminal, so runs draw no progress bars."""
 
     def __init__(self, console: Console) -> None:
         super().__init__()
@@ -74,7 +74,7 @@ class LinesAbove(io.TextIOBase):
         return True
 
     def write(self, text: str) -> int:
-        """Print whole lines; keep the beginning of the next one."""
+        """Print complete lines, and keep the rest for the next call."""
         *lines, self._rest = (self._rest + text).split("\n")
         for line in lines:
             self._console.print(line, soft_wrap=True)
@@ -90,7 +90,7 @@ def progress_rows(statuses: Sequence[VariantStatus]) -> list[list[str]]:
 def result_rows(statuses: Sequence[VariantStatus]) -> list[list[str]]:
     """Return a row per variant: the selected candidate and its results, as mean and deviation over the seeds.
 
-    Below them are the baselines of the data, of folds the mean; of several data sets with a variant that is on each.
+    Rows of the baselines follow, as means over folds. With several data sets they name a variant of each.
     """
     beside = [item for item in statuses if _baselines(item)]
     rows = [row for item in beside for row in _baseline_rows(item, named=len(beside) > 1)]
@@ -98,7 +98,7 @@ def result_rows(statuses: Sequence[VariantStatus]) -> list[list[str]]:
 
 
 def planned_rows(plan: SweepPlan, sizes: Mapping[str, int]) -> list[list[str]]:
-    """Return a row per variant: what would run. `sizes` has the number of candidates of each variant."""
+    """Return a row per variant with the runs that the plan has; `sizes` are the numbers of candidates."""
     rows = []
     for item in plan.variants:
         size, repeats, searched = sizes[item.name], len(item.repeats), len(item.search_repeats)
@@ -120,7 +120,7 @@ def duration(seconds: float) -> str:
 
 
 def broken_lines(rows: Sequence[RunRow]) -> list[str]:
-    """Return one line per error, with the runs that ended by it.
+    """Return one line per error, with the runs that failed with it.
 
     >>> broken_lines([RunRow("a", error="no such file"), RunRow("b", error="no such file")])
     ['no such file: a, b']
@@ -169,17 +169,17 @@ def _baselines(item: VariantStatus) -> list[RunRow]:
 
 def _baseline_rows(item: VariantStatus, *, named: bool) -> list[list[str]]:
     rows, metric = _baselines(item), item.variant.metric
-    found = []
+    lines = []
     for name in dict.fromkeys(name for row in rows for name in row.baselines):
         scores = [
             [row.baselines[name][split].get(metric) for row in rows if name in row.baselines]
             for split in ("validation", "test")
         ]
-        known = [[score for score in of if score is not None] for of in scores]
-        shown = [f"{fmean(of):.4f}" if of else "-" for of in known]
+        known = [[score for score in values if score is not None] for values in scores]
+        shown = [f"{fmean(values):.4f}" if values else "-" for values in known]
         called = f"{name} (baseline of {item.variant.name})" if named else f"{name} (baseline)"
-        found.append([called, "-", with_class(metric, item.positive), *shown, "-", "-"])
-    return found
+        lines.append([called, "-", with_class(metric, item.positive), *shown, "-", "-"])
+    return lines
 
 
 def _failed(item: VariantStatus) -> str:

@@ -17,16 +17,16 @@ from foretoken.machine.processor import cpu_cores
 from foretoken.sweeps.runs import Ending, Job
 from foretoken.training.run_folder import CHECKPOINTS, RECORD
 
-SetUp = Callable[[], object]  # called in every process first; it can be pickled
+SetUp = Callable[[], object]  # called first in every process; it can be pickled
 
 
 class InThisProcess:
-    """Does each run at once.
+    """Does each run at once in this process.
 
     Attributes:
-        size: how many runs are done at a time, by this kind of workers and the others.
-        lost: what the future of a run raises whose process has died.
-        deaths: how many processes have died then.
+        size: the number of simultaneous runs.
+        lost: the exceptions that the future of a run raises if its process died.
+        deaths: how many processes such an exception counts for.
     """
 
     size, deaths = 1, 1
@@ -40,7 +40,7 @@ class InThisProcess:
 
 
 class Processes:
-    """A process per run at a time, each a pool of its own: where one dies, the others go on."""
+    """Processes of this machine, each in its own pool, so that the others go on if one dies."""
 
     deaths = 1
     lost: tuple[type[Exception], ...] = (BrokenProcessPool,)
@@ -52,9 +52,9 @@ class Processes:
         self._latest: list[Future[Ending] | None] = [None] * size
 
     def submit(self, job: Job) -> Future[Ending]:
-        """Start a run in a process that is free."""
+        """Start a run in an idle process."""
         number = next(number for number, future in enumerate(self._latest) if future is None or future.done())
-        os.environ.update(self._shares[number])  # a new process takes them over
+        os.environ.update(self._shares[number])  # a new process inherits them
         try:
             future = self._pools[number].submit(job.do)
         except BrokenProcessPool:
@@ -75,7 +75,7 @@ class Processes:
 
 @contextmanager
 def processes(size: int, logs: Path, set_up: SetUp) -> Iterator[Processes]:
-    """Start processes, which write to files in `logs`; they end with the block, interrupted where it raises."""
+    """Start processes, which write to files in `logs`; they end with the block, and are interrupted if it raises."""
     check_writable(logs)
     make_folder(logs)
     pool, before = Processes(size, logs, set_up), dict(os.environ)
@@ -95,7 +95,7 @@ def processes(size: int, logs: Path, set_up: SetUp) -> Iterator[Processes]:
 def share(number: int, size: int) -> Mapping[str, str]:
     """Return the environment variables that give a process its share of the cores, and one GPU.
 
-    Threads that wait for each other sleep: they would spin on cores that other processes need.
+    Waiting threads sleep, since spinning would take cores from other processes.
     """
     import torch
 
@@ -107,9 +107,9 @@ def share(number: int, size: int) -> Mapping[str, str]:
 
 
 def pack(folder: Path) -> dict[str, bytes]:
-    """Return the files of a run but for its checkpoints, the record last."""
-    found = [path for path in folder.rglob("*") if path.is_file()]
-    names = {path.relative_to(folder).as_posix(): path for path in sorted(found, key=lambda path: path.name == RECORD)}
+    """Return the files of a run without its checkpoints, the record last."""
+    paths = sorted((path for path in folder.rglob("*") if path.is_file()), key=lambda path: path.name == RECORD)
+    names = {path.relative_to(folder).as_posix(): path for path in paths}
     return {name: path.read_bytes() for name, path in names.items() if not name.startswith((".", CHECKPOINTS))}
 
 
@@ -121,7 +121,7 @@ def unpack(files: Mapping[str, bytes], folder: Path) -> None:
 
 
 def _begin(log: Path, set_up: SetUp) -> None:
-    """Prepare a process: Ctrl-C reaches its parent alone, which passes it on; when the parent dies, it ends."""
+    """Prepare a process: its parent passes Ctrl-C on, and it ends when the parent dies."""
     if hasattr(os, "setsid"):
         os.setsid()
     threading.Thread(target=_end_with_parent, daemon=True).start()

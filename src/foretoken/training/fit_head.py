@@ -1,4 +1,4 @@
-"""A head that starts as the regularised linear model of what it reads of the training documents, before any step."""
+"""A head that starts as the regularised linear model of its inputs for the training documents."""
 
 from __future__ import annotations
 
@@ -27,17 +27,17 @@ from foretoken.tuner.heads import linear_head, pool_of, pooled_features
 
 log = logging.getLogger(__name__)
 _FOLDS = 5
-_FEW = 1000  # documents: of more, one fold is held out, not each in turn
+_FEW = 1000  # documents; with more, only one fold is held out
 
 
 @dataclass(frozen=True)
 class HeadFit:
-    """What the head of a model was fitted on.
+    """The fit of a head.
 
     Attributes:
         probe: the linear model.
-        labels: of the documents that it was fitted on, as the loss takes them.
-        seconds: what that took, reading them included.
+        labels: the labels of the training documents, as the loss takes them.
+        seconds: the time of the fit, with reading the documents.
     """
 
     probe: LinearProbe
@@ -45,7 +45,7 @@ class HeadFit:
     seconds: float
 
     def to_dict(self) -> JsonObject:
-        """Return what a record says of it."""
+        """Return the values for a record."""
         loss = self.probe.loss if np.isfinite(self.probe.loss) else None
         values = {"documents": len(self.labels), "strength": self.probe.strength, "held_out_loss": loss}
         return values | {"seconds": round(self.seconds, 3)}
@@ -60,27 +60,24 @@ def fit_head(
     bf16: bool = False,
     seed: int = 0,
 ) -> HeadFit | None:
-    """Fit the head to the training documents as the model reads them now; None where it has none of ours to fit.
+    """Fit the head to the training documents as the model reads them before training; None for other heads.
 
-    The head is then the linear model itself. Before its first step, a method whose start changes nothing is thus
-    logistic regression on the frozen model's states; a prefix that changes them, logistic regression on its own.
+    A method that starts without a change of the model thus starts as logistic regression on its states.
     """
     if not isinstance(problem, TextProblem) or (head := linear_head(model)) is None:
         return None
     began = time.perf_counter()
     features, labels = read_features(model, tokenizer, problem, table, bf16=bf16)
-    place = "cuda" if head.weight.is_cuda else "cpu"  # of others some know no float64
-    folds = _folds(problem, table, seed)
-    given = features.to(place), labels.to(place), problem.loss, head.out_features, folds
-    probe = fit_probe(*given, one_scale=pool_of(model) == UNIT_MOMENTS)  # lengths of 1 are a scale
+    device = "cuda" if head.weight.is_cuda else "cpu"  # other devices may lack float64
+    x, y, folds = features.to(device), labels.to(device), _folds(problem, table, seed)
+    one_scale = pool_of(model) == UNIT_MOMENTS  # lengths of 1 are a scale
+    probe = fit_probe(x, y, problem.loss, head.out_features, folds, one_scale=one_scale)
     with torch.no_grad():
         head.weight.copy_(probe.weight)
         head.bias.copy_(probe.bias)
     fit = HeadFit(probe, labels, time.perf_counter() - began)
-    log.info(
-        "the head starts as the linear model of %d documents (C %g, loss of held-out ones %.4f), fitted in %.1f s",
-        *(len(labels), probe.strength, probe.loss, fit.seconds),
-    )
+    start = f"the head starts as the linear model of {len(labels)} documents"
+    log.info("%s (C %g, loss of held-out ones %.4f), fitted in %.1f s", start, probe.strength, probe.loss, fit.seconds)
     return fit
 
 
@@ -102,7 +99,7 @@ def read_features(
     *,
     bf16: bool = False,
 ) -> tuple[Tensor, Tensor]:
-    """Return what the head reads of each document of a table (n, F), and the labels as the loss takes them."""
+    """Return the inputs of the head for each document (n, F), and the labels as the loss takes them."""
     collate = problem.collator(tokenizer, model)
     device = next(model.parameters()).device
     lengths, is_training = table["length"], model.training
@@ -114,11 +111,11 @@ def read_features(
         task = bar.add_task("", total=len(lengths), note="")
         for batch in batches:
             inputs = {name: value.to(device) for name, value in collate([table[row] for row in batch]).items()}
-            given, owner = inputs.pop("labels"), inputs.pop("owner", None)
+            targets, owner = inputs.pop("labels"), inputs.pop("owner", None)
             inputs.pop(OFFSET, None)
             with torch.autocast(device.type, torch.bfloat16, enabled=bf16):
-                found = pooled_features(model, inputs, owner, rows=rows_at_once(inputs))
-            for row, vector, label in zip(batch, found.float().cpu(), given.cpu(), strict=True):
+                vectors = pooled_features(model, inputs, owner, rows=rows_at_once(inputs))
+            for row, vector, label in zip(batch, vectors.float().cpu(), targets.cpu(), strict=True):
                 features[row], labels[row] = vector, label
             bar.advance(task, len(batch))
     model.train(is_training)

@@ -71,25 +71,25 @@ def fit_probe(
     tried: list[tuple[float, float, Tensor]] = []  # loss, strength, outputs of what was held out
     parts = [_Part.of(x.float(), labels, loss, outputs, fold, one_scale) for fold in folds]
     for strength in STRENGTHS if parts else ():
-        losses = [part.held_out_loss(strength) for part in parts]
-        sizes = [len(part.rows) for part in parts]
+        losses = [result.held_out_loss(strength) for result in parts]
+        sizes = [len(result.rows) for result in parts]
         average = sum(value * size for value, size in zip(losses, sizes, strict=True)) / sum(sizes)
-        tried.append((average, strength, torch.cat([part.found for part in parts])))
+        tried.append((average, strength, torch.cat([result.predicted for result in parts])))
         best = min(range(len(tried)), key=lambda number: tried[number][0])
         if len(tried) - 1 - best >= _WORSE:
             break
-    held, strength, found = min(tried, key=lambda one: one[0]) if tried else (float("nan"), 1e-2, x[:0, :1])
+    held, strength, predicted = min(tried, key=lambda trial: trial[0]) if tried else (float("nan"), 1e-2, x[:0, :1])
     frame = _Frame.of(x, one_scale)
     z = frame.apply(x)
     least = _minimum(z, frame.spread, labels, loss, strength, _zeros(z, outputs), gtol=1e-7)
     weight, bias = frame.undone(*least)
-    rows = torch.cat([part.rows for part in parts]) if parts else torch.zeros(0, dtype=torch.long)
-    return LinearProbe(weight.T, bias, strength, held, rows, found.cpu())
+    rows = torch.cat([result.rows for result in parts]) if parts else torch.zeros(0, dtype=torch.long)
+    return LinearProbe(weight.T, bias, strength, held, rows, predicted.cpu())
 
 
 @dataclass
 class _Part:
-    """One fold: the others, standardised, to fit, and itself to measure; each strength starts where the last ended."""
+    """One fold: the standardised documents of the others, and its own; each fit starts where the last one ended."""
 
     x: Tensor
     spread: Tensor
@@ -99,7 +99,7 @@ class _Part:
     rows: Tensor
     loss: Loss
     start: tuple[Tensor, Tensor]
-    found: Tensor
+    predicted: Tensor
 
     @classmethod
     def of(cls, x: Tensor, labels: Tensor, loss: Loss, outputs: int, fold: Sequence[int], one_scale: bool) -> _Part:
@@ -108,15 +108,15 @@ class _Part:
         others[rows] = False
         frame = _Frame.of(x[others], one_scale)
         rest, held = frame.apply(x[others]), frame.apply(x[rows])
-        own = labels[others], held, labels[rows]
-        return cls(rest, frame.spread, *own, rows, loss, _zeros(rest, outputs), held[:, :0])
+        start = _zeros(rest, outputs)
+        return cls(rest, frame.spread, labels[others], held, labels[rows], rows, loss, start, held[:, :0])
 
     def held_out_loss(self, strength: float) -> float:
         """Fit the others and return the mean loss of the fold."""
         self.start = _minimum(self.x, self.spread, self.labels, self.loss, strength, self.start, gtol=1e-5)
         weight, bias = self.start
-        self.found = self.held @ weight + bias
-        return float(self.loss(self.found, self.held_labels))
+        self.predicted = self.held @ weight + bias
+        return float(self.loss(self.predicted, self.held_labels))
 
 
 def _zeros(x: Tensor, outputs: int) -> tuple[Tensor, Tensor]:
@@ -159,7 +159,7 @@ class _Frame:
         return (x - self.mean) / self.scale @ self.axes
 
     def undone(self, weight: Tensor, bias: Tensor) -> tuple[Tensor, Tensor]:
-        """Return weights and bias of the features as they were given."""
+        """Return weights and bias for the original features."""
         weight = self.axes @ weight / self.scale[:, None]
         return weight, bias - self.mean @ weight
 

@@ -1,4 +1,4 @@
-"""A look at recipe and data before a model is loaded: what is wrong with them is said at once."""
+"""Checks of recipe and data before a model is loaded, which report all errors at once."""
 
 from __future__ import annotations
 
@@ -20,19 +20,19 @@ from foretoken.training.run_folder import RECORD
 
 _TEXTS = ("text", "text_pair", "words", "question", "context", "supports", "source")
 _SHOWN = 5  # bad rows
-_ABSENT: dict[str, Any] = {"model": "", "method": {"name": ""}}  # a look at data alone needs neither
+_ABSENT: dict[str, Any] = {"model": "", "method": {"name": ""}}  # not needed to check data alone
 
 
 @dataclass(frozen=True)
 class CheckPlan:
-    """A recipe as it stands, with what can be said against it without PyTorch.
+    """A recipe and its errors, checked without PyTorch.
 
     Attributes:
-        source: what its errors call it.
-        values: of all its keys.
-        recipe: it, if nothing can be said.
-        data: its data, if nothing can be said against those.
-        errors: one line for each.
+        source: the name of the recipe in errors.
+        values: the values of its keys.
+        recipe: the recipe, if it has no errors.
+        data: its data options, if they have no errors.
+        errors: one line for each error.
     """
 
     source: str
@@ -53,11 +53,15 @@ class CheckPlan:
         return cls(source_of(path), values, None if errors else recipe, alone, errors)
 
     def build(self) -> Recipe:
-        """Return the recipe, checked as a whole with PyTorch at hand; RecipeError where that cannot be."""
+        """Return the recipe, checked as a whole with PyTorch.
+
+        Raises:
+            RecipeError: it is not valid.
+        """
         return build_recipe(self.values, self.source)
 
     def load_data(self, **changes: Any) -> Loaded | None:
-        """Return the data with these changes of options, of folds those of the first; None where none are named.
+        """Return the data with these changes of options, with folds those of the first; None if no data are named.
 
         Raises:
             RecipeError: recipe and data have several errors.
@@ -77,10 +81,10 @@ class CheckPlan:
 
 
 def data_of(path: str | None, overrides: Sequence[str], *, anew: bool) -> Loaded | None:
-    """Return the data that a run of a recipe begins with; None where they are not known, or the run has begun already.
+    """Return the data of a new run of a recipe; None if they are of all folds, or the run has begun already.
 
     Raises:
-        ForetokenError: recipe and data cannot be used; what is wrong with both is in one message.
+        ForetokenError: recipe or data cannot be used; the message lists the errors of both.
     """
     plan = CheckPlan.read(path, overrides)
     named = plan.recipe if plan.recipe is not None and "name" in plan.recipe.method else None
@@ -92,7 +96,7 @@ def data_of(path: str | None, overrides: Sequence[str], *, anew: bool) -> Loaded
 
 
 def lengths_in_words(data: Loaded) -> dict[str, Sequence[int]]:
-    """Return how many words the documents of every split have, the shortest first."""
+    """Return the numbers of words of the documents of every split, in increasing order."""
     return {
         name: sorted(_words([row.get(column) for column in _TEXTS]) for row in split)
         for name, split in data.splits.items()
@@ -104,7 +108,7 @@ def _words(value: str | Sequence[Any] | None) -> int:
 
 
 def lengths_in_tokens(plan: CheckPlan, data: Loaded) -> tuple[dict[str, Sequence[int]], int]:
-    """Return the quantiles of how many tokens the documents of every split have, and how many are read; 0: all.
+    """Return the quantiles of the lengths in tokens of every split, and the most tokens that are read; 0: all.
 
     Raises:
         ForetokenError: the recipe does not fit the data or the model, or the tokenizer cannot be loaded.
@@ -126,11 +130,11 @@ def lengths_in_tokens(plan: CheckPlan, data: Loaded) -> tuple[dict[str, Sequence
     settings = EncodeSettings(tokenizer, most, token_rules(config), recipe.chunks, recipe.max_tokens)
     problem = problem.for_model(config, tokenizer)
     counts = {name: encoded(problem, split, settings)[1] for name, split in data.splits.items()}
-    return {name: found.length_quantiles for name, found in counts.items()}, settings.limit or 0
+    return {name: count.length_quantiles for name, count in counts.items()}, settings.limit or 0
 
 
 def counts_of(data: Loaded) -> dict[str, Counter[str]]:
-    """Return how often every class, type of entity or other tag occurs in each split; nothing for other problems."""
+    """Return the counts of every class, entity type or other tag in each split; empty for other problems."""
     facts = PROBLEMS[data.problem]
     if facts.answer is Answer.CLASS:
         return {name: Counter(data.labels[number] for number in split["label"]) for name, split in data.splits.items()}
@@ -154,7 +158,7 @@ def counts_of(data: Loaded) -> dict[str, Counter[str]]:
 
 
 def refuse_bad_rows(data: Loaded) -> None:
-    """Raise a DataError that names the first rows that were left out, where that was not asked for."""
+    """Raise a DataError that names the first unusable rows."""
     left_out = data.left_out.get("bad_rows")
     if left_out:
         reasons = [row["reason"] for row in left_out["rows"][:_SHOWN]]

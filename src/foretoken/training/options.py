@@ -84,10 +84,7 @@ class GenerationOptions:
 
     num_beams: int = option("beams of the search; 1: the likeliest token at every step", 1, at_least=1, at_most=1000)
     max_new_tokens: int = option(
-        "tokens of a generated text at most, its end included",
-        128,
-        at_least=1,
-        at_most=100_000,
+        "tokens of a generated text at most, its end included", 128, at_least=1, at_most=100_000
     )
     max_target_tokens: int | None = option(
         "tokens of a target in training, its end included; longer ones are cut; default: max_new_tokens",
@@ -236,10 +233,7 @@ class TrainingOptions:
     seed: int = option("seed of initial weights, order and dropout", 0, at_least=0, at_most=2**32 - 1)
     bucket_by_length: bool = option("make batches of documents of like length, in random order", True)
     attention_dropout: Literal["model"] | float = option(
-        "dropout of attention probabilities; `model`: as the model was pretrained (slower)",
-        0.0,
-        at_least=0,
-        below=1,
+        "dropout of attention probabilities; `model`: as the model was pretrained (slower)", 0.0, at_least=0, below=1
     )
     num_threads: int | None = option("CPU threads; default: torch's choice", None, at_least=1, at_most=MOST_THREADS)
     report_to: Literal["none", "wandb", "tensorboard", "mlflow"] = option(

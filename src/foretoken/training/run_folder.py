@@ -1,7 +1,6 @@
 """The folder of a run: one process works on it at a time, and a restart renames it.
 
-No folder is ever deleted, but the run's own checkpoints when it is finished. A folder may also hold files of its user:
-notes, a plot, a copy of the recipe. They stay where they are, and go along when the folder is renamed.
+Nothing is deleted but the checkpoints of a finished run. Files that a user adds to the folder stay in it.
 """
 
 from __future__ import annotations
@@ -25,8 +24,8 @@ from foretoken.saved_files import readable_object
 log = logging.getLogger(__name__)
 RECORD = "run.json"
 PREDICTIONS = "predictions.parquet"
-BASELINES = "baselines.parquet"  # what the baselines predict of the same documents
-VALIDATION = "validation.parquet"  # their validation rows, beside the saved model: guarantees are fitted on them
+BASELINES = "baselines.parquet"  # predictions of the baselines
+VALIDATION = "validation.parquet"  # validation predictions beside the saved model, to fit guarantees on
 ERRORS = "errors.json"  # texts of the most confident errors of each split
 CHECKPOINTS = "checkpoints"
 SAVED = ("adapter", "model")
@@ -35,47 +34,47 @@ _LOCK, _HOLDER = ".foretoken-lock", ".foretoken-holder.json"
 
 @contextmanager
 def held(folder: Path) -> Iterator[None]:
-    """Hold a run's folder while the block works on it; what a killed process left half-written there is removed first.
+    """Lock the folder of a run for the block; half-written files of a killed process are removed first.
 
     Raises:
-        RunBusyError: another process holds it; the message says which.
+        RunBusyError: another process holds the lock; the message names it.
     """
     missing = [parent for parent in (folder, *folder.parents) if not parent.exists()]
     make_folder(folder)
     lock = _locked(folder)
     try:
         _note_holder(folder)
-        for place in (folder, *(folder / CHECKPOINTS).glob("*")):
-            remove_strays(place)
+        for path in (folder, *(folder / CHECKPOINTS).glob("*")):
+            remove_strays(path)
         yield
     finally:
         _release(folder, lock)
         for parent in missing:
-            with suppress(OSError):  # where there is something in it by now
+            with suppress(OSError):  # it is not empty any more
                 parent.rmdir()
 
 
 def move_aside(folder: Path) -> None:
-    """Rename the folder of a run to NAME.1, or to the first number that is free; one that holds no run stays.
+    """Rename the folder of a run to NAME.1, or to the first number that is free; a folder without a run stays.
 
     Raises:
-        RunBusyError: another process holds it; the message says which.
+        RunBusyError: another process holds the lock; the message names it.
         SaveError: it cannot be renamed.
     """
     if not os.path.lexists(folder / RECORD):
         return
-    place, lock = folder, _locked(folder)
+    current, lock = folder, _locked(folder)
     try:
         free = (folder.with_name(f"{folder.name}.{number}") for number in count(1))
         with os_errors_as_save_error(folder):
-            place = folder.rename(next(path for path in free if not os.path.lexists(path)))
-        log.info("the earlier run is now %s", place)
+            current = folder.rename(next(path for path in free if not os.path.lexists(path)))
+        log.info("the earlier run is now %s", current)
     finally:
-        _release(place, lock)
+        _release(current, lock)
 
 
 def is_set_aside(folder: Path, record: Mapping[str, Any]) -> bool:
-    """Tell whether a restart has renamed the folder of a run: the record still has the name that it began with.
+    """Tell whether a restart has renamed the folder of a run: its record still has the old name.
 
     >>> is_set_aside(Path("runs/mail.1"), {"name": "mail"}), is_set_aside(Path("runs/mail.1"), {"name": "mail.1"})
     (True, False)
@@ -85,12 +84,12 @@ def is_set_aside(folder: Path, record: Mapping[str, Any]) -> bool:
 
 
 def is_vacant(folder: Path) -> bool:
-    """Tell whether a folder holds nothing, or nothing but what a process leaves that was killed before its record."""
+    """Tell whether a folder is empty, or only holds files of a process that was killed before it wrote a record."""
     return not folder.exists() or (folder.is_dir() and all(_is_passing(path) for path in folder.iterdir()))
 
 
 def is_tidy(folder: Path) -> bool:
-    """Tell whether a finished run's folder holds nothing that only an unfinished one needs."""
+    """Tell whether a folder has no lock, temporary files or checkpoints."""
     names = [path.name for path in folder.iterdir()] if folder.is_dir() else []
     return not any(name.startswith(".foretoken-") or name == CHECKPOINTS for name in names)
 
@@ -102,7 +101,7 @@ def _is_passing(path: Path) -> bool:
 
 
 def _locked(folder: Path) -> FileLock | None:
-    """Take the lock of a folder; None on a disk without locks, or one that is read alone.
+    """Take the lock of a folder; None on a disk that is read-only or does not support locks.
 
     Raises:
         RunBusyError: another process has it.
@@ -124,10 +123,10 @@ def _note_holder(folder: Path) -> None:
 
 
 def _holder(folder: Path) -> str:
-    found = readable_object(folder / _HOLDER) or {}
-    if not found.keys() >= {"process", "host", "since"}:
+    holder = readable_object(folder / _HOLDER) or {}
+    if not holder.keys() >= {"process", "host", "since"}:
         return "another process"
-    return f"process {found['process']} on {found['host']} (since {found['since']})"
+    return f"process {holder['process']} on {holder['host']} (since {holder['since']})"
 
 
 def _release(folder: Path, lock: FileLock | None) -> None:

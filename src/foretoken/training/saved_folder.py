@@ -14,16 +14,16 @@ from foretoken.saved_files import readable_object
 from foretoken.sentence_encoders import POOLING
 from foretoken.training.run_folder import RECORD, SAVED, VALIDATION
 
-FETCHED = ("*.json", "*.safetensors", "*.txt", "*.model", "*.jinja", POOLING, VALIDATION)  # nothing that runs
+FETCHED = ("*.json", "*.safetensors", "*.txt", "*.model", "*.jinja", POOLING, VALIDATION)  # no code, no pickles
 EXPECTED = "expected a folder with adapter_config.json (adapter), run.json (run) or config.json (model)"
 _NAME = re.compile(r"\w[\w.-]*/\w[\w.-]*")
 
 
 def adapter_folder(folder: Path) -> Path:
-    """Step from a run folder to what it saved; a name on the hub, ``owner/name``, is fetched.
+    """Return the folder of a saved model: of a run, the one within it; of a hub name, ``owner/name``, the download.
 
     Raises:
-        AdapterError: it is no folder and not on the hub, or a run that has saved nothing yet.
+        AdapterError: it is neither a folder nor on the hub, or a run without a saved model.
     """
     if str(folder) == DEMO_MODEL and not folder.exists():
         return Path(resolve_source(str(folder)))
@@ -42,20 +42,20 @@ def adapter_folder(folder: Path) -> Path:
     )
 
 
-def is_hub_name(place: Path) -> bool:
-    """Tell whether a path that is not there may be a name on the hub: ``owner/name``, and no folder of such an owner.
+def is_hub_name(path: Path) -> bool:
+    """Tell whether a path may be a name on the hub: ``owner/name``, and no folder is called like the owner.
 
     >>> is_hub_name(Path("somebody/mail")), is_hub_name(Path("/tmp/runs/mail")), is_hub_name(Path("run"))
     (True, False, False)
     """
-    return _NAME.fullmatch(place.as_posix()) is not None and not place.exists() and not place.parent.exists()
+    return _NAME.fullmatch(path.as_posix()) is not None and not path.exists() and not path.parent.exists()
 
 
 def fetched(name: str) -> Path:
-    """Return the folder of a repository of the hub, downloaded or from the cache.
+    """Return the folder of a repository on the hub, downloaded or from the cache.
 
     Raises:
-        AdapterError: there is none of this name, or the hub cannot be reached and the cache does not have it.
+        AdapterError: it does not exist, or the hub cannot be reached and the cache lacks it.
     """
     try:
         return Path(snapshot_download(name, allow_patterns=list(FETCHED)))

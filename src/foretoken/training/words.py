@@ -41,8 +41,8 @@ class Words:
     """The words beside a model.
 
     Attributes:
-        model: fitted on all training documents; its slope is the weight of the words, 1 until they are weighed.
-        held_out: margins of these documents [n, C], each by a model of other folds.
+        model: the model fitted on all training documents; its slope is the weight of the words, at first 1.
+        held_out: the margins of these documents [n, C], each by a model fitted on other folds.
         is_weighed: whether the weight is known.
     """
 
@@ -51,28 +51,30 @@ class Words:
     is_weighed: bool = False
 
     def margins(self, splits: Mapping[str, Dataset]) -> dict[str, Dataset]:
-        """Return the splits with a column of margins: those that were held out in train, the model's elsewhere."""
-        found = {
+        """Return the splits with a column of margins: held-out ones in train, those of the model elsewhere."""
+        logits = {
             name: self.held_out if name == "train" else self.model.logits(texts_of(split))
             for name, split in splits.items()
         }
-        return {name: split.add_column(OFFSET, found[name].tolist()) for name, split in splits.items()}
+        return {name: split.add_column(OFFSET, logits[name].tolist()) for name, split in splits.items()}
 
     def weighing(self, weight: float, tables: Mapping[str, Dataset]) -> tuple[Words, dict[str, Dataset]]:
         """Return the words with their weight, and tables whose margins are multiplied by it."""
         log.info("words: %s terms beside the model, with the weight %.3g", f"{len(self.model.terms):,}", weight)
         scaled = {name: (weight * np.array(table[OFFSET])).tolist() for name, table in tables.items()}
-        found = {name: table.remove_columns(OFFSET).add_column(OFFSET, scaled[name]) for name, table in tables.items()}
-        return replace(self, model=replace(self.model, slope=weight), is_weighed=True), found
+        weighted = {
+            name: table.remove_columns(OFFSET).add_column(OFFSET, scaled[name]) for name, table in tables.items()
+        }
+        return replace(self, model=replace(self.model, slope=weight), is_weighed=True), weighted
 
     def summary(self) -> dict[str, object]:
-        """Return what the record of a run says of them."""
+        """Return the values for the record of a run."""
         weight = self.model.slope if self.is_weighed else None
         return {"terms": len(self.model.terms), "weights": self.model.num_weights, "weight": weight}
 
 
 def words_beside(problem: Problem, train: Dataset, *, seed: int) -> Words:
-    """Fit the words on the training documents of classification, of several labels, or of regression.
+    """Fit TF-IDF on the training documents of a classification or regression.
 
     Raises:
         ConfigError: the documents are too few, or of one label.
@@ -84,9 +86,9 @@ def words_beside(problem: Problem, train: Dataset, *, seed: int) -> Words:
 def fit_words(
     options: TfidfOptions, problem: Problem, train: Dataset, *, seed: int, groups: Sequence[str | None] | None
 ) -> tuple[Tfidf, Array]:
-    """Return TF-IDF of all training documents, of slope 1, and margins [n, C] of each by one that has not seen it.
+    """Fit TF-IDF on all training documents; return it with slope 1, and the held-out margins [n, C] of the documents.
 
-    Documents of a group or of the same text are in one fold, and every label is in proportion, as far as can be.
+    Documents of a group or of the same text are in one fold, and folds are stratified by label as far as possible.
 
     Raises:
         ConfigError: the documents are too few, or of one label.
@@ -111,9 +113,9 @@ def stack(problem: Problem, labels: Tensor, head: Tensor | None, words: Tensor) 
     :func:`~foretoken.metrics.scaling.fit_temperature` too: without it b has no end where the words are always right.
 
     Args:
-        problem: whose loss it is.
-        labels: of the training documents, as the loss takes them.
-        head: their out-of-fold logits [n, C] by the fitted head; None: there is none, and a is 1.
+        problem: the problem, which has the loss.
+        labels: the labels of the training documents, as the loss takes them.
+        head: their out-of-fold logits [n, C] by the fitted head; None for no fitted head: a is 1.
         words: their out-of-fold margins [n, C].
     """
     assert isinstance(problem, TextProblem)
@@ -126,8 +128,8 @@ def stack(problem: Problem, labels: Tensor, head: Tensor | None, words: Tensor) 
         assert chosen.grad is not None
         return loss.item(), chosen.grad.numpy()
 
-    found = minimized(objective, np.ones(len(parts)), [(0, None)] * len(parts)).tolist()
-    return (1.0, found[0]) if head is None else (found[0], found[1])
+    weights = minimized(objective, np.ones(len(parts)), [(0, None)] * len(parts)).tolist()
+    return (1.0, weights[0]) if head is None else (weights[0], weights[1])
 
 
 def save_words(words: Words, folder: Path) -> None:
@@ -142,11 +144,11 @@ def load_words(folder: Path, problem: Problem) -> Tfidf:
     Raises:
         AdapterError: a file is missing or damaged, or of another problem.
     """
-    place = folder / FOLDER
-    if not place.is_dir():
+    words_folder = folder / FOLDER
+    if not words_folder.is_dir():
         raise AdapterError(f"{folder} was trained with words beside it, and {FOLDER}/ is missing; copy all of it again")
-    found = load(place)
+    model = load(words_folder)
     outputs = max(1, len(problem.labels))
-    if len(found.bias) != outputs:
-        raise AdapterError(f"{place} has {len(found.bias)} outputs, and the model {outputs}; copy both again")
-    return found
+    if len(model.bias) != outputs:
+        raise AdapterError(f"{words_folder} has {len(model.bias)} outputs, and the model {outputs}; copy both again")
+    return model

@@ -1,1 +1,1 @@
-"""Readers: files, folders and hub data sets, to rows and documents."""
+"""Readers of files, folders and hub data sets."""

@@ -1,4 +1,4 @@
-"""Raw files of a task in a folder, or in an archive and then read into memory: nothing is written to disk."""
+"""Raw files of a task in a folder or an archive, read into memory without writing to disk."""
 
 from __future__ import annotations
 
@@ -16,9 +16,9 @@ _File = tuple[PurePosixPath, str, bytes]  # name, where, content
 
 
 def raw_files(path: Path, archive: str, wanted: _Wanted) -> list[_File]:
-    """Return (name, where, content) of the wanted files of a folder or an archive, in the order of their names.
+    """Return (name, where, content) of the wanted files of a folder or an archive, sorted by name.
 
-    Of a folder without any, the archive in it that the pattern ``archive`` names is read, if there is one.
+    If a folder has none, the archive in it with the pattern ``archive`` is read.
 
     Raises:
         DataError: an archive cannot be read, is damaged, or unpacks to more than any data set has.
@@ -51,13 +51,12 @@ def _of_tar(archive: Path, file: BinaryIO, wanted: _Wanted) -> Iterator[tuple[st
     with tarfile.open(fileobj=file, mode="r:*") as content:
         _refuse_bomb(archive, (member.size for member in content))
         for member in content.getmembers():
-            found = content.extractfile(member) if member.isfile() and wanted(PurePosixPath(member.name)) else None
-            if found is not None:
-                yield member.name, found.read()
+            if member.isfile() and wanted(PurePosixPath(member.name)) and (stream := content.extractfile(member)):
+                yield member.name, stream.read()
 
 
 def _refuse_bomb(archive: Path, sizes: Iterable[int]) -> None:
-    """Stop at the member that is too much: to reach the next one of a packed archive, it would have to be unpacked."""
+    """Raise at the first member that exceeds the limit, before it is unpacked to reach the next."""
     unpacked = 0
     for size in sizes:
         unpacked += size

@@ -35,11 +35,11 @@ def read_tagged(
     the ``group`` of its sentences. Comments (``# text = ...``) stand before a sentence. The words are in the
     first column, or the second where the first one numbers them, unless ``word_column``, from 0, says where.
 
-    ``lenient`` takes a mixture of IOB1 and IOB2: every ``B-``, and every ``I-`` that does not continue an entity of its
-    type, begins one. Sentences with a malformed line or tag go to ``columns.bad_rows``.
+    ``lenient`` accepts a mixture of IOB1 and IOB2: every ``B-``, and every ``I-`` that does not continue an entity of
+    its type, begins one. Sentences with a malformed line or tag go to ``columns.bad_rows``.
 
     Raises:
-        DataError: a malformed line, an unknown tag or tags of no one scheme; the message names file and line.
+        DataError: a line is malformed, a tag unknown, or the tags are of different schemes; it names file and line.
 
     >>> file = getfixture("tmp_path") / "mine.txt"
     >>> _ = file.write_text("Ada I-PER\nLovelace I-PER\nwrote O\n")
@@ -53,9 +53,9 @@ def read_tagged(
 
 
 def join(sentences: Iterable[TaggedExample]) -> list[TaggedExample]:
-    """Return one example per document: the sentences of one ``group`` that follow each other, joined.
+    """Return one example per document, with the consecutive sentences of a ``group`` joined.
 
-    Sentences without a group stay as they are. No entity crosses a sentence, so no tag changes.
+    Sentences without a group are not joined. No entity crosses a sentence, so no tag changes.
     """
     joined: list[TaggedExample] = []
     for (group, _), items in groupby(sentences, key=lambda sentence: (sentence.group, sentence.part)):

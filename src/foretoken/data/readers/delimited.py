@@ -1,4 +1,4 @@
-"""Tables of fields with a delimiter between them (csv, tsv and the like): how a file is written, and its rows."""
+"""Tables with delimited fields (csv, tsv and others): detection of the format, and the rows."""
 
 from __future__ import annotations
 
@@ -20,15 +20,15 @@ from foretoken.data.readers.rows import Row, check_columns, refuse_repeated
 from foretoken.errors import DataError, cut
 
 ENDINGS = {".csv": ",", ".tsv": "\t", ".tab": "\t"}
-_UNQUOTED = "\t|"  # no quotes between these, unless a file shows them
-_SAMPLE, _SAMPLE_ROWS = 1 << 18, 50  # characters and rows that tell the delimiter
-_SHORT = 40  # characters of a label and the like
+_UNQUOTED = "\t|"  # delimiters without quoted fields, unless a file shows them
+_SAMPLE, _SAMPLE_ROWS = 1 << 18, 50  # characters and rows to detect the delimiter
+_SHORT = 40  # characters of a short value such as a label
 _FIELD_LIMIT = 2**31 - 1  # csv's own limit of 128 KiB per field is less than one long document
-_SEP = re.compile(r'"?sep=(.)"?(?=\r|\n)', re.IGNORECASE)  # the first line of a file that Excel is to open
+_SEP = re.compile(r'"?sep=(.)"?(?=\r|\n)', re.IGNORECASE)  # the first line of a file for Excel
 
 
 class _Record(NamedTuple):
-    """A row as csv reads it: first and last line, the lines themselves, and the fields, or why there are none."""
+    """A row as csv reads it: numbers of its first and last line, the lines, and the fields or the error."""
 
     first: int
     last: int
@@ -48,20 +48,20 @@ def delimited_rows(
     rest: Iterable[str] = (),
     blanks: bool = False,
 ) -> Iterator[Row]:
-    """Yield the rows of a text, each with the names of its columns.
+    """Yield the rows of a text by column name.
 
     Args:
-        source: what messages call the text.
-        text: the whole text, or a beginning of whole lines, which tells how it is written.
-        needed: the columns that are read.
-        format: what is known of how it is written.
-        ending: the ending of the file, which tells the usual delimiter.
-        names: the columns of a file that does not name them; its rows may go on with more.
-        rest: the lines behind the beginning, with their ends.
+        source: name of the text in messages.
+        text: the whole text, or a beginning of complete lines, by which the format is detected.
+        needed: the columns to read.
+        format: the known properties of the format.
+        ending: the ending of the file, for the usual delimiter.
+        names: the columns of a file without a header; its rows may have more.
+        rest: the lines after the beginning, with their line ends.
         blanks: yield a row without columns for blank lines between rows.
 
     Raises:
-        DataError: a column is missing, or the rows have no end or beginning that is certain.
+        DataError: a column is missing, or the borders of rows are not certain.
     """
     format, more = format or FileFormat(), next(rest := iter(rest), None)
     usual = ENDINGS.get(ending, ",")
@@ -92,7 +92,7 @@ def _lines(text: str) -> Iterable[str]:
 
 
 def _records(lines: Iterable[str], delimiter: str, quoted: bool) -> Iterator[_Record]:
-    """Yield the records of some lines that are not blank."""
+    """Yield the records of lines, without blank ones."""
     taken: list[str] = []
 
     def noted() -> Iterator[str]:
@@ -102,7 +102,7 @@ def _records(lines: Iterable[str], delimiter: str, quoted: bool) -> Iterator[_Re
 
     quoting: Any = csv.QUOTE_MINIMAL if quoted else csv.QUOTE_NONE
     csv.field_size_limit(_FIELD_LIMIT)
-    # strict: without it an unclosed quote swallows the rest of the file in silence
+    # strict, as otherwise an unclosed quote silently takes the rest of the file
     rows = csv.reader(noted(), delimiter=delimiter, quoting=quoting, strict=True)
     while True:
         first = rows.line_num + 1
@@ -122,13 +122,12 @@ def _records(lines: Iterable[str], delimiter: str, quoted: bool) -> Iterator[_Re
 
 
 def _likely_delimiter(text: str, needed: Sequence[str], format: FileFormat, usual: str) -> str:
-    """Return the delimiter that gives the needed columns, or rows of equal length; the usual one where none does."""
+    """Return the delimiter that gives the needed columns, or rows of equal length; the usual one if none does."""
     sample = "\n".join(text_lines(text[:_SAMPLE])[:_SAMPLE_ROWS])
 
     def fit(delimiter: str) -> tuple[int, bool]:
-        rows = [
-            record.fields for record in _records(_lines(sample), delimiter, delimiter not in _UNQUOTED) if record.fields
-        ]
+        records = _records(_lines(sample), delimiter, delimiter not in _UNQUOTED)
+        rows = [record.fields for record in records if record.fields]
         header = [name.strip() for name in rows[0]] if rows and format.header else []
         widths = {len(row) for row in rows}
         return sum(name in header for name in needed), len(widths) == 1 and widths != {1}
@@ -137,16 +136,16 @@ def _likely_delimiter(text: str, needed: Sequence[str], format: FileFormat, usua
 
 
 def _whole_records(text: str, delimiter: str, quoted: bool, *, more: bool) -> list[_Record]:
-    """Return the records of a text; where more follows, without the last one, which may go on there."""
+    """Return the records of a text; if more text follows, without the last one, which may not be complete."""
     records = list(_records(_lines(text), delimiter, quoted))
     return records[:-1] if more else records
 
 
 def _has_quotes(source: Path | str, text: str, delimiter: str, *, more: bool) -> bool:
-    """Say whether double quotes enclose fields, and are no characters of them; `more`: than the text follows.
+    """Tell whether double quotes enclose fields, and are no characters of them; `more`: whether more text follows.
 
     Raises:
-        DataError: taken as quotes, they enclose what look like rows, or may be so.
+        DataError: it is not certain, since they would enclose text that looks like rows.
     """
     if '"' not in text:
         return more and delimiter not in _UNQUOTED
@@ -184,9 +183,9 @@ def _certain(
 
 
 def _row_test(delimiter: str, records: Sequence[_Record]) -> Callable[[_Record], bool]:
-    """Return what says whether a record has several lines which look like rows themselves.
+    """Return a function that tells whether a record has several lines that look like rows themselves.
 
-    Such a line has as many fields as a row, and one of them is a short value that rows of one line have there.
+    Such a line has as many fields as a row, and one of them is a short value that rows of one line have in that column.
     """
     width = len(records[0].fields) if records else 0
     plain = [record.fields for record in records[1:] if record.last == record.first]
@@ -207,7 +206,7 @@ def _misfits(records: Sequence[_Record]) -> int:
 
 
 def _shows_quotes(records: Sequence[_Record]) -> bool:
-    """Say whether all fields of a column begin and end with a quote, or one has a doubled quote inside."""
+    """Tell whether all fields of a column begin and end with a quote, or one has a doubled quote inside."""
     for column in zip_longest(*(record.fields for record in records[1:]), fillvalue=""):
         fields = [field for field in column if field]
         enclosed = [field[1:-1] for field in fields if len(field) > 1 and field[0] == field[-1] == '"']
@@ -244,7 +243,7 @@ def _rows(
 
 
 def _header(where: str, head: Sequence[_Record], needed: Sequence[str]) -> list[str]:
-    """Return the names of the columns, without blanks around them."""
+    """Return the names of the columns, stripped of blanks."""
     row, *following = (record.fields for record in head)
     written = {*row}
     names = [name if name.strip() in written else name.strip() for name in row]
@@ -270,10 +269,10 @@ def _ragged(where: str, fields: Sequence[str], names: Sequence[str], delimiter: 
 
 
 def _malformed(where: str, record: _Record) -> DataError:
-    """Return what is wrong with a record.
+    """Return the error of a malformed record.
 
     Raises:
-        DataError: where the next one begins is not certain.
+        DataError: the beginning of the next record is not certain either.
     """
     span = f" (the row runs to line {record.last})" if record.last > record.first else ""
     error = DataError(

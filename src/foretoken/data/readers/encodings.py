@@ -1,4 +1,4 @@
-"""The encoding of a text file: named, shown by a byte order mark, UTF-8, or what its bytes make most likely."""
+"""The encoding of a text file: by its name, a byte order mark, valid UTF-8, or a guess from its bytes."""
 
 from __future__ import annotations
 
@@ -16,16 +16,16 @@ _MARKS = {  # UTF-32 first: its mark begins with that of UTF-16
     codecs.BOM_UTF16_LE: "utf-16",
     codecs.BOM_UTF16_BE: "utf-16",
 }
-# In the order that is taken where several are about as likely.
+# In the order of preference if several are about equally likely.
 _LATIN = (WESTERN, "cp1250", "cp1254", "mac_roman")
 _ALL = ("cp1255", "cp1251", "koi8_r", "cp1253", "cp1256", "gb18030", "euc_jp", "big5", "cp932", "cp949", *_LATIN)
 _ABOUT = 0.025  # of charset-normalizer's measure of disorder
 _NOT_WESTERN = re.compile(rb"[\x81\x8d\x8f\x90\x9d]")
-BAD_BYTE = re.compile("[\udc80-\udcff]")  # what `surrogateescape` makes of a byte that is not in the encoding
+BAD_BYTE = re.compile("[\udc80-\udcff]")  # characters of `surrogateescape` for bytes that are not in the encoding
 
 
 def encoding_error(name: str) -> str | None:
-    """Return what is wrong with the name of an encoding.
+    """Return the error for the name of an encoding; None for a valid one.
 
     >>> encoding_error("cp1253"), encoding_error("utf-9")
     (None, "no encoding 'utf-9' (did you mean 'utf'?); expected auto, utf-8, cp1252 or another codec of Python")
@@ -41,12 +41,12 @@ def encoding_error(name: str) -> str | None:
 
 
 def marked(content: bytes) -> str | None:
-    """Return the encoding that a byte order mark shows."""
+    """Return the encoding of a byte order mark; None without one."""
     return next((name for mark, name in _MARKS.items() if content.startswith(mark)), None)
 
 
 def guessed(content: bytes) -> str:
-    """Return the encoding of bytes without a mark: UTF-8 where they are that, or that with damage; else a guess."""
+    """Return the encoding of bytes without a mark: UTF-8 if they are valid or slightly damaged UTF-8, else a guess."""
     text = content.decode(UTF_8, "surrogateescape")
     bad = len(BAD_BYTE.findall(text))
     if not bad:
@@ -56,7 +56,7 @@ def guessed(content: bytes) -> str:
     share = others / len(b"".join(sample.split()))
     latin = share < 0.3  # of what is not blank: 0.6 and more in other scripts
     good = len(re.findall("[^\x00-\x7f]", text)) - bad
-    # what is valid by chance: 1 of 100 in Latin scripts, half as much as is not in Chinese
+    # bytes that are valid by chance: 1 of 100 in Latin scripts, half as many as the invalid ones in Chinese
     if good >= bad * (0.05 if latin else 1):
         return UTF_8
     if (share < 0.02 or others < 3) and not _NOT_WESTERN.search(sample):

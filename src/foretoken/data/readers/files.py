@@ -1,4 +1,4 @@
-"""Files read strictly: a regular file that stays as it is, a text or an error that says where the first bad byte is."""
+"""Strict reading of files: only regular files that do not change, and errors with the place of the first bad byte."""
 
 from __future__ import annotations
 
@@ -54,12 +54,12 @@ _KINDS = {
     stat.S_IFBLK: "a device",
 }
 MOST_UNPACKED = 1 << 30  # bytes
-HEAD = 1 << 22  # bytes that tell how a file is written; a larger one is read line by line
-LONGEST_LINE = 1 << 28  # bytes or characters; a file without ends of lines would fill the memory
+HEAD = 1 << 22  # bytes to detect the format; larger files are read line by line
+LONGEST_LINE = 1 << 28  # bytes or characters; a file without line ends would fill the memory
 
 
 def local_path(name: str | Path) -> Path:
-    """Return the path that a name spells, ``~`` resolved.
+    """Return the path of a name, with ``~`` resolved.
 
     Raises:
         DataError: there is no such home folder.
@@ -71,7 +71,7 @@ def local_path(name: str | Path) -> Path:
 
 
 def is_folder(path: Path) -> bool:
-    """Say whether a path is a folder; False too where that cannot be found out, which reading it then says."""
+    """Tell whether a path is a folder; False also if that is unknown, as reading it will raise the error."""
     try:
         return path.is_dir()
     except OSError:
@@ -79,7 +79,7 @@ def is_folder(path: Path) -> bool:
 
 
 def is_there(path: Path) -> bool:
-    """Say whether anything has this path; False too where that cannot be found out."""
+    """Tell whether a path exists; False also if that is unknown."""
     try:
         return path.exists()
     except OSError:
@@ -87,7 +87,7 @@ def is_there(path: Path) -> bool:
 
 
 def entries(folder: Path) -> list[Path]:
-    """Return what is in a folder, sorted by name; DataError where it cannot be listed."""
+    """Return the entries of a folder, sorted by name; a DataError if it cannot be listed."""
     try:
         return sorted(folder.iterdir())
     except OSError as error:
@@ -95,7 +95,7 @@ def entries(folder: Path) -> list[Path]:
 
 
 def read_bytes(path: Path, *, may_be_empty: bool = False) -> bytes:
-    """Return the file's bytes; DataError when it is absent, unreadable, no regular file, changing or empty."""
+    """Return a file's bytes; a DataError if it is missing, unreadable, no regular file, changing or empty."""
     with opened(path) as file, unchanged(path, file):
         content = file.read()
         if len(content) != os.fstat(file.fileno()).st_size:
@@ -107,7 +107,7 @@ def read_bytes(path: Path, *, may_be_empty: bool = False) -> bytes:
 
 @contextmanager
 def unchanged(path: Path, file: IO[Any]) -> Iterator[None]:
-    """Raise a DataError where a file has changed by the end of the block that reads it."""
+    """Raise a DataError if a file has changed by the end of the block that reads it."""
     before = os.fstat(file.fileno())
     yield
     after = os.fstat(file.fileno())
@@ -117,7 +117,7 @@ def unchanged(path: Path, file: IO[Any]) -> Iterator[None]:
 
 @contextmanager
 def opened(path: Path) -> Iterator[BinaryIO]:
-    """Yield a regular file, opened to be read; whatever fails in the block because of the file is a DataError."""
+    """Open a regular file for reading; errors of the file within the block become a DataError."""
     _refuse_what_is_no_file(path)
     try:
         with path.open("rb") as file:
@@ -130,7 +130,7 @@ def opened(path: Path) -> Iterator[BinaryIO]:
 
 @contextmanager
 def refuse_damage(what: str) -> Iterator[None]:
-    """Turn whatever a library raises about damaged files into a DataError."""
+    """Turn a library's errors about damaged files into a DataError."""
     try:
         yield
     except ForetokenError:
@@ -142,31 +142,31 @@ def refuse_damage(what: str) -> Iterator[None]:
 
 
 def read_text(path: Path, encoding: str = UTF_8, *, may_be_empty: bool = False, errors: str = "strict") -> str:
-    """Return the text of a file, without its byte order mark; one that is packed with gzip is unpacked.
+    """Return the text of a file, unpacked if it is gzipped, and without its byte order mark.
 
     Args:
         path: the file.
-        encoding: the name of a codec, or ``auto``: found out from the bytes, and said in the log where it is a guess.
-        may_be_empty: whether no text is a text too.
-        errors: ``surrogateescape`` keeps bytes that are not in the encoding, for readers that look at each row.
+        encoding: name of a codec, or ``auto`` to detect it; the log says if that is a guess.
+        may_be_empty: whether the file may be empty.
+        errors: ``surrogateescape`` keeps bytes that are not in the encoding, for readers that check each row.
 
     Raises:
-        DataError: absent, empty, binary or of another encoding; the message names line and byte column.
+        DataError: the file is missing, empty, binary or of another encoding; the message names line and byte column.
     """
     return as_text(path, read_unpacked(path, may_be_empty=may_be_empty), encoding, errors=errors)
 
 
 def read_unpacked(path: Path, *, may_be_empty: bool = False) -> bytes:
-    """Return a file's bytes as :func:`read_bytes` does; those that are packed with gzip are unpacked."""
+    """Return a file's bytes as :func:`read_bytes` does, unpacked if they are gzipped."""
     content = read_bytes(path, may_be_empty=may_be_empty)
     return _unpacked(path, content) if content.startswith(_GZIP) else content
 
 
 @contextmanager
 def opened_text(path: Path, encoding: str = UTF_8, *, errors: str = "strict") -> Iterator[tuple[str, Iterator[str]]]:
-    """Yield the beginning of a text file, and the lines behind it, with their ends; a small file is beginning alone.
+    """Yield a beginning of complete lines of a text file, and the lines after it, with their line ends.
 
-    The beginning ends with a line. What is said of :func:`read_text` holds.
+    A small file has only a beginning. The arguments and errors are those of :func:`read_text`.
     """
     with opened(path) as file, unchanged(path, file):
         is_packed = file.read(2) == _GZIP
@@ -187,7 +187,7 @@ def opened_text(path: Path, encoding: str = UTF_8, *, errors: str = "strict") ->
         if encoding == AUTO and name not in (marked(content), UTF_8):
             note(path, f"not UTF-8, read as {name}; data.encoding names another", kind=name, level=logging.WARNING)
         stream.seek(0)
-        reader = io.TextIOWrapper(stream, name, errors, newline="")  # held here: when it goes, it closes the file
+        reader = io.TextIOWrapper(stream, name, errors, newline="")  # kept, as it closes the file when it is deleted
         lines = _lines(path, reader, what if is_packed else None)
         head, size = [next(lines).removeprefix("\ufeff")], 0
         while size < HEAD and (line := next(lines, "")):
@@ -197,9 +197,9 @@ def opened_text(path: Path, encoding: str = UTF_8, *, errors: str = "strict") ->
 
 
 def _telling(path: Path, content: bytes, stream: BinaryIO) -> bytes:
-    """Return the beginning of a file, and as much of what is beyond ASCII behind it: what tells its encoding."""
+    """Return the beginning of a file and lines after it that are not ASCII, to detect the encoding."""
     lines = _bounded(path, stream)
-    content += next(lines, b"")  # no character is cut
+    content += next(lines, b"")  # to cut no character
     others, size = [content], 0
     for line in lines:
         if not line.isascii():
@@ -211,7 +211,7 @@ def _telling(path: Path, content: bytes, stream: BinaryIO) -> bytes:
 
 
 def _bounded(path: Path, file: IO[AnyStr]) -> Iterator[AnyStr]:
-    """Yield the lines of a file; DataError for one that is too long to be held."""
+    """Yield the lines of a file; a DataError for one that is too long for the memory."""
     for number in count(1):
         if not (line := file.readline(LONGEST_LINE)):
             return
@@ -236,7 +236,7 @@ def _lines(path: Path, reader: io.TextIOWrapper, packed: str | None) -> Iterator
 
 
 def without_gz(path: Path) -> Path:
-    """Return a path without the ending of gzip.
+    """Return a path without the ending ``.gz``.
 
     >>> without_gz(Path("mail.csv.gz")).suffix
     '.csv'
@@ -253,10 +253,10 @@ def _unpacked(path: Path, content: bytes) -> bytes:
 
 
 def as_text(path: Path | str, content: bytes, encoding: str = UTF_8, *, errors: str = "strict") -> str:
-    """Return the text that the content of a file, or of a file in an archive, is; see :func:`read_text`.
+    """Decode the content of a file, or of a file in an archive; see :func:`read_text`.
 
     Raises:
-        DataError: binary or of another encoding; the message names line and byte column.
+        DataError: it is binary or of another encoding; the message names line and byte column.
     """
     refuse_binary(path, content)
     mark = marked(content) if encoding == AUTO else None
@@ -282,7 +282,7 @@ def _decoded(path: Path | str, content: bytes, encoding: str, errors: str) -> st
         return content.decode(encoding)
     except UnicodeDecodeError as error:
         if errors != "strict":
-            with suppress(UnicodeDecodeError):  # of a byte below 128
+            with suppress(UnicodeDecodeError):  # `surrogateescape` does not keep bytes below 128
                 return content.decode(encoding, errors)
         line, column = position(content, error.start)
         raise DataError(
@@ -292,7 +292,7 @@ def _decoded(path: Path | str, content: bytes, encoding: str, errors: str) -> st
 
 
 def _say_guess(path: Path | str, content: bytes, text: str, encoding: str) -> None:
-    offset = next(place.start() for place in re.finditer(rb"[\x80-\xff]", content))
+    offset = next(match.start() for match in re.finditer(rb"[\x80-\xff]", content))
     character = re.search("[^\x00-\x7f]", text)
     line, _ = position(content, offset)
     note(
@@ -305,9 +305,9 @@ def _say_guess(path: Path | str, content: bytes, text: str, encoding: str) -> No
 
 
 def text_lines(text: str) -> list[str]:
-    r"""Return the lines of a text, without their ends: ``\n``, ``\r\n`` or ``\r`` alone.
+    r"""Return the lines of a text, without their ends: ``\n``, ``\r\n`` or ``\r``.
 
-    Unlike ``str.splitlines``, which takes form feeds, U+2028 and the like for ends too: those are characters of a text.
+    ``str.splitlines`` would also split at form feeds, U+2028 and others, which are characters of a text.
 
     >>> text_lines("page\x0cone\r\npage\u2028two\r")
     ['page\x0cone', 'page\u2028two']
@@ -317,29 +317,29 @@ def text_lines(text: str) -> list[str]:
 
 
 def as_xml(path: Path | str, content: bytes) -> ElementTree.Element:
-    """Return the root of the XML that the content of a file, or of a file in an archive, is.
+    """Parse the content of a file, or of a file in an archive, as XML, and return the root.
 
     Raises:
-        DataError: malformed XML; the message names line and column.
+        DataError: the XML is malformed; the message names line and column.
     """
     try:
         return ElementTree.fromstring(content)
     except ElementTree.ParseError as error:
         line, column = error.position
         raise DataError(f"{path}:{line}:{column + 1}: malformed XML: {error.msg}; fetch the file again") from None
-    except (LookupError, ValueError) as error:  # of the encoding that the file names
+    except (LookupError, ValueError) as error:  # the file names an unknown encoding
         raise DataError(f"{path}:1:1: malformed XML: {error}; fetch the file again") from None
 
 
 def refuse_binary(path: Path | str, content: bytes, table: str = AS_TABLE) -> None:
-    """Raise a DataError that says what a file is, where its beginning tells that it is no text."""
+    """Raise a DataError if a file's beginning is of a binary format; the message names it."""
     what = kind_of(content, table)
     if what is not None:
         raise DataError(f"{path}:1:1: not UTF-8 text but {what}")
 
 
 def kind_of(content: bytes, table: str = AS_TABLE) -> str | None:
-    r"""Return what a file that begins so is, and what to do with it, or with a table; None for what may be text.
+    r"""Return the binary format of a file by its beginning, and what to do with it; None if it may be text.
 
     >>> kind_of(b"\x1f\x8b\x08")
     'a gzip archive: decompress it first (gunzip)'
@@ -367,7 +367,7 @@ def position(content: bytes, offset: int) -> tuple[int, int]:
 
 
 def _refuse_what_is_no_file(path: Path) -> None:
-    """Look before opening: to open a pipe waits for a writer, and a device may never end."""
+    """Raise a DataError unless a path is a regular file: opening a pipe would wait, and a device may never end."""
     try:
         kind = stat.S_IFMT(path.stat().st_mode)
     except FileNotFoundError:

@@ -32,7 +32,7 @@ _EXPECTED = (
 
 
 def read_folder(root: Path, columns: ColumnNames) -> Corpus:
-    """Return the labelled examples of a folder, by split; one split ``train`` where the folder has none.
+    """Return the labelled examples of a folder by split; a folder without splits is ``train``.
 
     Raises:
         DataError: the folder has no usable files, or a file is not usable.
@@ -56,7 +56,7 @@ def read_folder(root: Path, columns: ColumnNames) -> Corpus:
 
 
 def is_saved_dataset(root: Path) -> bool:
-    """Say whether `datasets` wrote this folder with save_to_disk."""
+    """Tell whether `datasets` wrote this folder with save_to_disk."""
     return any((root / marker).is_file() for marker in _DATASETS_MARKERS)
 
 
@@ -87,53 +87,53 @@ def _read_texts(files: Sequence[Mapping[str, Any]], columns: ColumnNames, said_o
 
 
 def training_files(root: Path, problem: str) -> list[Path]:
-    """Return the files of a folder that its training documents are read from; none of folders of texts."""
+    """Return the files with the training documents of a folder; empty for folders of texts."""
     return _data_files(root, file_suffixes(problem))[0].get("train", [])
 
 
 def _data_files(root: Path, suffixes: Sequence[str] | None) -> tuple[dict[str, list[Path]], list[Path]]:
-    """Return the data files of a folder by split, and those of none; a single file of any name is ``train``.
+    """Return the data files of a folder by split, and the unused ones; a single file of any name is ``train``.
 
-    Where no file's whole name is a split, a word of it may be (``eng.train``). Files of words and tags whose names say
-    nothing of splits, such as one per book, are ``train`` together.
+    If no file's whole name is a split, a word of it may be (``eng.train``). Files of words and tags whose names have no
+    splits, such as one per book, are ``train`` together.
     """
     paths = [path for path in entries(root) if not is_folder(path) and not path.name.startswith(".")]
     tables = [path for path in paths if suffixes is None or without_gz(path).suffix.lower() in suffixes]
-    found = _by_names(root, tables, may_pool=suffixes is None)
-    if tables and "train" not in found:
+    splits = _by_names(root, tables, may_pool=suffixes is None)
+    if tables and "train" not in splits:
         names = ", ".join(path.name for path in tables)
         endings = ", ".join(suffixes or ("any ending",))
         raise DataError(f"{root}: no file is named train ({endings}) among {names}; rename one")
-    return found, [path for path in tables if path not in {*chain(*found.values())}]
+    return splits, [path for path in tables if path not in {*chain(*splits.values())}]
 
 
 def _by_names(root: Path, tables: Sequence[Path], *, may_pool: bool) -> dict[str, list[Path]]:
-    found = _by_split(tables, lambda path: SPLIT_ALIASES.get(_SHARD.sub("", without_gz(path).stem).lower()))
+    splits = _by_split(tables, lambda path: SPLIT_ALIASES.get(_SHARD.sub("", without_gz(path).stem).lower()))
     pool: list[Path] = []
-    if not found and len(tables) == 1:
+    if not splits and len(tables) == 1:
         return {"train": [*tables]}
-    if not found:
-        found = _by_split(tables, lambda path: split_in(_SHARD.sub("", path.name)))
-        pool = _pool(tables) if may_pool and not found.keys() - {"train"} else []
-        found = {"train": pool} if pool else found
-    for split, files in found.items():
+    if not splits:
+        splits = _by_split(tables, lambda path: split_in(_SHARD.sub("", path.name)))
+        pool = _pool(tables) if may_pool and not splits.keys() - {"train"} else []
+        splits = {"train": pool} if pool else splits
+    for split, files in splits.items():
         if len(files) > 1 and files != pool and not _are_shards(files):
             names = ", ".join(path.name for path in files)
             flags = " and ".join(f"data.{name}" for name in dict.fromkeys(("train", split)))
             raise DataError(f"{root}: several files for split {split!r}: {names}; keep one, or name one with {flags}")
-    return found
+    return splits
 
 
 def _by_split(paths: Sequence[Path], split_of: Callable[[Path], str | None]) -> dict[str, list[Path]]:
-    found: dict[str, list[Path]] = {}
+    splits: dict[str, list[Path]] = {}
     for path in paths:
         if (split := split_of(path)) is not None:
-            found.setdefault(split, []).append(path)
-    return found
+            splits.setdefault(split, []).append(path)
+    return splits
 
 
 def _pool(paths: Sequence[Path]) -> list[Path]:
-    """Return the files with the one ending that several of them have."""
+    """Return the files with the ending that several of them have; none if several endings are repeated."""
     counts = Counter(path.suffix.lower() for path in paths)
     several = [suffix for suffix, count in counts.items() if count > 1]
     return [path for path in paths if path.suffix.lower() in several] if len(several) == 1 else []
@@ -172,8 +172,7 @@ def _read_split_folders(root: Path, folders: Sequence[Path], columns: ColumnName
         split = SPLIT_ALIASES.get(folder.name.lower())
         if split is None:
             raise DataError(
-                f"{folder}: beside a folder 'train' every folder must be a split (train, validation or "
-                "dev, test); "
+                f"{folder}: beside a folder 'train' every folder must be a split (train, validation or dev, test); "
                 "move it away"
             )
         if split in splits:
@@ -187,13 +186,13 @@ def _subfolders(root: Path) -> list[Path]:
 
 
 def _text_files(folder: Path) -> list[Path]:
-    """Return the .txt files of a folder, among them what only has such a name, which reading it then says."""
+    """Return the entries of a folder named .txt; reading them refuses what is no file."""
     return [path for path in entries(folder) if without_gz(path).suffix.lower() == _TEXT]
 
 
 def _texts_below(root: Path) -> list[Path]:
-    """Return the .txt files at and below a folder; links to folders are not followed, as they may lead back."""
-    found: list[Path] = []
+    """Return the .txt files at and below a folder; links to folders are not followed, as they may form a circle."""
+    texts: list[Path] = []
     linked: list[Path] = []
     folders = [root]
     while folders:
@@ -201,13 +200,13 @@ def _texts_below(root: Path) -> list[Path]:
             if is_folder(path):
                 (linked if path.is_symlink() else folders).append(path)
             elif without_gz(path).suffix.lower() == _TEXT:
-                found.append(path)
+                texts.append(path)
     _warn_of_unread(root, linked, "links to folders are not followed")
-    return sorted(found)
+    return sorted(texts)
 
 
 def _warn_of_other_files(root: Path) -> None:
-    """Log a warning when a folder of labels holds what is no text of a label."""
+    """Log a warning if a folder of labels has files that are no texts of a label."""
     labels = _subfolders(root)
     beside = [path for label in labels for path in entries(label) if without_gz(path).suffix.lower() != _TEXT]
     _warn_of_unread(root, [path for path in beside if not path.name.startswith(".")], "no .txt files")

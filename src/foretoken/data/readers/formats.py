@@ -1,4 +1,4 @@
-"""How a text file holds a table: what users say of it; the rest is found out from the file."""
+"""The format of tables in text files, as far as users set it; the rest is detected."""
 
 from __future__ import annotations
 
@@ -10,16 +10,16 @@ from foretoken.data.readers.encodings import AUTO, encoding_error
 from foretoken.errors import quoted
 from foretoken.options import check_fields, option
 
-SNIFFED = (",", ";", "\t", "|")  # delimiters that are found out
+SNIFFED = (",", ";", "\t", "|")  # delimiters that are detected
 _NAMES = {"comma": ",", "semicolon": ";", "tab": "\t", "\\t": "\t", "pipe": "|", "space": " "}
 
 
 @dataclass(frozen=True)
 class FileFormat:
-    r"""How a file with a delimiter between its columns is written.
+    r"""The format of a file with delimited columns.
 
     Raises:
-        ConfigError: values that cannot be used.
+        ConfigError: some values cannot be used.
 
     >>> FileFormat(delimiter="tab").delimiter
     '\t'
@@ -43,7 +43,7 @@ class FileFormat:
     )
 
     def __post_init__(self) -> None:
-        """Refuse what no file can have."""
+        """Refuse impossible delimiters and unknown encodings."""
         check_fields(
             self, lambda: [error for error in (self._delimiter_error(), encoding_error(self.encoding)) if error]
         )
@@ -57,7 +57,7 @@ class FileFormat:
 
 
 def lasting(values: Mapping[str, Any]) -> dict[str, Any]:
-    """Return what holds for later files as well: what they cannot show themselves.
+    """Return the values that hold for later files too, because they cannot be detected.
 
     >>> lasting({"delimiter": ";", "header": True, "quoting": "none", "encoding": "cp1253"})
     {'quoting': 'none'}

@@ -1,4 +1,4 @@
-"""Data through the `datasets` library: hub names, and folders written by save_to_disk."""
+"""Data read by the `datasets` library: hub data sets, and folders written by save_to_disk."""
 
 from __future__ import annotations
 
@@ -31,13 +31,13 @@ if TYPE_CHECKING:
 
 _log = logging.getLogger(__name__)
 HUB_PREFIX = "hub:"
-PARQUET = "refs/convert/parquet"  # the hub's own copy of data sets that `datasets` 4 and later cannot run the script of
+PARQUET = "refs/convert/parquet"  # the hub's copy of data sets with a script, which `datasets` 4 and later do not run
 _HUB_NAME = re.compile(r"[\w.-]+/[\w.-]+")
 _LOCAL_SUFFIX = re.compile(r"\.(csv|tsv|jsonl|ndjson|json|parquet|txt|zip|gz|xz|tar)$", re.IGNORECASE)
 
 
 def hub_name(path: str) -> str | None:
-    """Return the hub name that a path spells, or None where it can only be a local path.
+    """Return the hub name in a path; None if it can only be a local path.
 
     >>> hub_name("stanfordnlp/imdb"), hub_name("hub:imdb"), hub_name("data/train.csv"), hub_name("./a/b")
     ('stanfordnlp/imdb', 'imdb', None, None)
@@ -53,7 +53,7 @@ def read_hub(name: str, config_name: str | None, columns: ColumnNames) -> Corpus
     """Return the labelled examples of a hub data set, by split.
 
     Raises:
-        DataError: the hub is out of reach, data set or configuration are unknown, or a column is missing.
+        DataError: the hub cannot be reached, data set or configuration are unknown, or a column is missing.
     """
     return _corpus(f"hub data set {name!r}", _loaded(name, config_name), columns)
 
@@ -81,7 +81,7 @@ def _saved(root: Path) -> dict[str, datasets.Dataset]:
     with refuse_damage(f"{root}: the saved data set cannot be read"):
         tables = _tables(datasets.load_from_disk(str(root)))
         for table in tables.values():
-            table.data.table.validate(full=True)  # arrow reads what an offset points to, wherever that is
+            table.data.table.validate(full=True)  # arrow would read wherever a damaged offset points
         return tables
 
 
@@ -91,7 +91,7 @@ def hub_rows(
     """Return the rows of a task's hub data set by split; lists of class numbers become lists of their names.
 
     Raises:
-        DataError: the hub is out of reach, the data set is unknown, or a column is missing.
+        DataError: the hub cannot be reached, the data set is unknown, or a column is missing.
     """
     return {
         SPLIT_ALIASES[split.lower()]: list(_task_rows(f"hub data set {name!r} [{split}]", table, needed))
@@ -106,9 +106,9 @@ def _loaded(name: str, config: str | None, revision: str | None = None) -> dict[
     try:
         if revision is None:
             return _tables(datasets.load_dataset(name, config))
-        # the branch that the hub converts to parquet has a folder per configuration
+        # the hub's parquet branch has a folder per configuration
         return _tables(datasets.load_dataset(name, data_dir=config, revision=revision))
-    except Exception as error:  # the library raises whatever its parsers and the network raise
+    except Exception as error:  # parsers and the network raise errors of many kinds
         raise DataError(
             f"hub data set {name!r} (config {config!r}) was not loaded ({_one_line(error)}), and no local file or "
             "folder has this name; check the name and the connection, or set path to a local copy: a csv, jsonl or "

@@ -1,4 +1,4 @@
-"""JSON read so that nothing is lost."""
+"""Strict reading of JSON files."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ LINES = (".jsonl", ".ndjson")
 
 
 class _RepeatedNameError(ValueError):
-    """An object has two values of one name."""
+    """An object has two values with one name."""
 
 
 def _without_repeats(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
@@ -35,7 +35,7 @@ _DECODER = json.JSONDecoder(object_pairs_hook=_without_repeats)
 
 
 def read_json(path: Path, encoding: str = UTF_8) -> Any:
-    """Return the value that a file holds.
+    """Return the value in a JSON file.
 
     Raises:
         DataError: the file cannot be read, or is malformed; the message names line and column.
@@ -44,7 +44,7 @@ def read_json(path: Path, encoding: str = UTF_8) -> Any:
 
 
 def decoded(path: Path, text: str, line: int = 1) -> Any:
-    """Return the value that a text is, which begins in this line of a file.
+    """Return the value of a JSON text that begins in a line of a file.
 
     Raises:
         DataError: it is malformed; the message names line and column.
@@ -65,16 +65,16 @@ def _reason(error: Exception) -> str:
 
 
 def json_rows(path: Path, text: str, needed: Sequence[str], rest: Iterable[str] = ()) -> Iterator[Row]:
-    """Yield the rows of a list of objects, of an object per line, or of a table as pandas and others write it.
+    """Yield the rows of a list of objects, of one object per line, or of a table as pandas and others write it.
 
     Args:
         path: of the file.
-        text: its text, or a beginning of whole lines.
-        needed: the columns that are read.
-        rest: the lines behind that; only objects per line are read without holding them all.
+        text: its text, or a beginning of complete lines.
+        needed: the columns to read.
+        rest: the lines after it; only files with one object per line are read without holding all lines.
 
     Raises:
-        DataError: it is none of them; the message names line and column.
+        DataError: the text has another form; the message names line and column.
     """
     if not text.strip():
         return
@@ -89,7 +89,7 @@ def json_rows(path: Path, text: str, needed: Sequence[str], rest: Iterable[str] 
 
 
 def _whole(path: Path, text: str, needed: Sequence[str]) -> Iterable[tuple[object, object]]:
-    """Return the records of a text that is one value, or has an object per line."""
+    """Return the records of a text that is one value or has one object per line."""
     try:
         value = decoded(path, text)
     except DataError:
@@ -113,7 +113,7 @@ def _line(path: Path, line: str, number: int) -> object:
 
 
 def _row(where: str, value: object, needed: Sequence[str]) -> Row:
-    """Return the row that an object with the needed columns is, or why it is none."""
+    """Return the row of an object, or the error if it is no object with the needed columns."""
     try:
         if isinstance(value, DataError):
             raise value
@@ -145,13 +145,13 @@ def _items(value: list[Any] | dict[str, Any], needed: Sequence[str]) -> Iterable
 
 
 def _has_columns(value: dict[str, Any]) -> bool:
-    """Say whether the names of an object are likely those of columns with many values."""
+    """Tell whether the names of an object are probably columns with many values."""
     first = next(iter(value.values()), None)
     return "0" in first if isinstance(first, dict) else isinstance(first, list) and len(value) > 1
 
 
 def _of_columns(value: dict[str, Any], names: Sequence[str]) -> Iterable[tuple[object, object]]:
-    """Return the records of an object that has these columns: it is one, or has many values in each of them."""
+    """Return the records of an object with these columns: itself, or one for each of the columns' values."""
     columns = [dict(enumerate(value[name])) if isinstance(value[name], list) else value[name] for name in names]
     if not all(isinstance(column, dict) and column.keys() == columns[0].keys() for column in columns):
         return [(1, value)]

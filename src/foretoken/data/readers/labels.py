@@ -1,4 +1,4 @@
-"""The labels of rows, and rows as documents."""
+"""Labels of rows, and documents made of rows."""
 
 from __future__ import annotations
 
@@ -17,16 +17,16 @@ from foretoken.data.readers.notes import note
 from foretoken.data.readers.rows import ColumnNames, Row, read_each, row_id, text_value, whole
 from foretoken.errors import DataError
 
-_SEPARATORS = (";", "|", ",", "\n", "\t")  # that may stand between the labels of one column
-_ABSENT, _PRESENT = ("0", "0.0", "false", "no"), ("1", "1.0", "true", "yes")  # what columns of one label each hold
+_SEPARATORS = (";", "|", ",", "\n", "\t")  # possible separators of the labels in one column
+_ABSENT, _PRESENT = ("0", "0.0", "false", "no"), ("1", "1.0", "true", "yes")  # values of columns of one label each
 
 
 def documents_from_rows(source: Path | str, rows: Iterable[Row], columns: ColumnNames) -> list[Document]:
-    """Return checked documents; the column ``id`` is used where there is one, else the row's number.
+    """Return checked documents, with the column ``id`` if there is one, else the row's number.
 
     Raises:
-        DataError: no rows, or one with a missing value, a text that is no string, a label that is no number where the
-            problem is regression, an empty text, a repeated id.
+        DataError: there are no rows, or one has a missing value, an empty text, a text that is no string, a repeated
+            id, or for regression a label that is no number.
     """
     none = f"{source}: has no documents; expected at least one row of data"
     return read_each(rows, partial(_document, columns), columns, none)
@@ -49,7 +49,7 @@ def _document(columns: ColumnNames, where: str, values: Mapping[str, object], nu
 
 
 def not_empty(document: Document) -> Document:
-    """Return a document that has text; DataError for any other."""
+    """Return a document; a DataError if it has no text."""
     if is_empty(document):
         raise DataError(f"{document.where}: the document is empty, id {document.id!r}; fill in its text, or remove it")
     return document
@@ -75,7 +75,7 @@ def label_name(where: str, value: object, column: str) -> str:
 
 
 def _one_label(where: str, value: object, column: str) -> str:
-    """Return the label that a value is, or the only one of a list."""
+    """Return the label in a value, which may be a list of one."""
     items = written_list(value.strip()) if isinstance(value, str) else value
     if not isinstance(items, list | tuple):
         return label_name(where, value, column)
@@ -88,10 +88,9 @@ def _one_label(where: str, value: object, column: str) -> str:
 
 
 def labels_of_row(columns: ColumnNames, where: str, values: Mapping[str, object]) -> tuple[str, ...]:
-    """Return the labels of a row, each once; a row may have none.
+    """Return the different labels of a row; it may have none.
 
-    They are those of the columns that hold 1, or in one column a list, a list written as text, or a text with a
-    separator.
+    They are the columns with 1, or in one column a list, a list written as text, or a text with a separator.
 
     >>> columns = ColumnNames(label="topics", problem="multi-label-classification", label_separator=";")
     >>> labels_of_row(columns, "x.csv:2", {"topics": "grain; corn;"}), labels_of_row(columns, "x.csv:3", {"topics": ""})
@@ -135,7 +134,7 @@ def _label_items(where: str, value: Any, column: str, separator: str | None) -> 
 
 
 def written_list(text: str) -> list[object] | None:
-    """Return the list of labels that a text is, as JSON or as Python writes it; None for any other text."""
+    """Return the list of labels in a text, in JSON or Python notation; None for any other text."""
     if not (text.startswith("[") and text.endswith("]")):
         return None
     for read in (json.loads, ast.literal_eval):
@@ -148,14 +147,14 @@ def written_list(text: str) -> list[object] | None:
 
 
 def label_numbers(columns: ColumnNames, where: str, values: Mapping[str, object]) -> float | tuple[float, ...]:
-    """Return the number that a row's label is, or those of its label columns."""
+    """Return the number in a row's label, or the numbers in its label columns."""
     if columns.label_columns:
         return tuple(label_value(where, values[name], name) for name in columns.label_columns)
     return label_value(where, values[str(columns.label)], str(columns.label))
 
 
 def label_value(where: str, value: Any, column: str) -> float:
-    """Return the number that a label of a regression is.
+    """Return the number in a label of regression.
 
     >>> label_value("x.csv:2", " 2.50", "score")
     2.5
@@ -174,7 +173,7 @@ def label_value(where: str, value: Any, column: str) -> float:
 
 
 def with_decimal_points(source: Path | str, rows: Iterable[Row], column: str, sign: str) -> Iterable[Row]:
-    """Return the rows with a decimal point in a column, where its sign is a comma, or every value leaves no doubt."""
+    """Return the rows with decimal points in a column, if its decimal sign is a comma or all values have one."""
     rows = list(rows)
     values = [str(row[column]) for _, row in rows if not isinstance(row, DataError)]
     thousands = all(re.fullmatch(r"[-+]?\d{1,3},\d{3}", value) for value in values)
@@ -187,7 +186,7 @@ def with_decimal_points(source: Path | str, rows: Iterable[Row], column: str, si
 
 
 def names_of_labels(where: str, value: object, names: Sequence[str] | None) -> object:
-    """Return the class name of a class number, or those of a list of them; any other value unchanged.
+    """Return the class name of a class number, or a list of them for a list; other values unchanged.
 
     Raises:
         DataError: a number outside the classes (-1 marks documents without a label).
@@ -198,15 +197,14 @@ def names_of_labels(where: str, value: object, names: Sequence[str] | None) -> o
         return value
     if not 0 <= value < len(names):
         raise DataError(
-            f"{where}: class number {value} is not among the {len(names)} classes; documents without a "
-            "label (-1) "
-            "can be neither trained on nor scored"
+            f"{where}: class number {value} is not among the {len(names)} classes; documents without a label (-1) can "
+            "be neither trained on nor scored"
         )
     return names[value]
 
 
 def class_names(features: Mapping[str, Any]) -> dict[str, list[str]]:
-    """Return the names of classes by column, of columns of class numbers and of lists of them."""
+    """Return the names of classes by column, for columns of class numbers and of lists of them."""
     items = {column: getattr(feature, "feature", feature) for column, feature in features.items()}
     return {column: [*item.names] for column, item in items.items() if getattr(item, "names", None)}
 

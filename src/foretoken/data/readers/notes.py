@@ -1,4 +1,4 @@
-"""What the log says of how files are read: once for a data set, however many files it has."""
+"""Notes in the log on how files are read, once per data set."""
 
 from __future__ import annotations
 
@@ -9,12 +9,12 @@ from contextvars import ContextVar
 from pathlib import Path
 
 _log = logging.getLogger(__name__)
-_Notes = dict[tuple[int, str], dict[str, str]]  # level and kind: the words for each file
+_Notes = dict[tuple[int, str], dict[str, str]]  # level and kind -> file -> text
 _notes: ContextVar[_Notes | None] = ContextVar("notes", default=None)
 
 
 def note(path: Path | str, text: str, *, kind: str, level: int = logging.INFO) -> None:
-    """Log how a file is read; in a block of :func:`noted_together`, at its end."""
+    """Log a note on how a file is read; within :func:`noted_together`, at the end of the block."""
     notes = _notes.get()
     if notes is None:
         _log.log(level, "%s: %s", path, text)
@@ -24,7 +24,7 @@ def note(path: Path | str, text: str, *, kind: str, level: int = logging.INFO) -
 
 @contextmanager
 def noted_together() -> Iterator[None]:
-    """Log the first note of each kind, and how many other files it is about."""
+    """Log the first note of each kind at the end of the block, with the number of other files with such a note."""
     token = _notes.set({})
     try:
         yield

@@ -1,8 +1,9 @@
-"""Questions about contexts that hold their answers: files in SQuAD's format, and tables of a row per question."""
+"""Questions about contexts: files in SQuAD's format, and tables with one row per question."""
 
 from __future__ import annotations
 
 import logging
+import re
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from functools import partial
@@ -33,7 +34,7 @@ _SQUAD = ColumnNames(problem=QUESTION_ANSWERING)
 
 
 def is_squad(path: Path, encoding: str) -> bool:
-    """Say whether a file is in SQuAD's format: a .json file that is one object with articles."""
+    """Tell whether a file is in SQuAD's format: a .json file with one object that has articles."""
     if without_gz(path).suffix.lower() != ".json":
         return False
     text = read_text(path, encoding, errors="surrogateescape")
@@ -41,9 +42,9 @@ def is_squad(path: Path, encoding: str) -> bool:
 
 
 def read_squad(path: Path, columns: ColumnNames = _SQUAD) -> list[QuestionExample]:
-    """Return the questions of a file in SQuAD's format, v1.1 or v2.0; those of an article form a group.
+    """Return the questions of a file in SQuAD's format, v1.1 or v2.0; the questions of an article form a group.
 
-    A question with ``is_impossible: true`` has no answer. Without ``columns.label`` answers are not read.
+    A question with ``is_impossible: true`` has no answer. If ``columns.label`` is None, answers are not read.
 
     Raises:
         DataError: the file or a record is malformed, or an answer is not in its context.
@@ -61,7 +62,7 @@ def questions_from_rows(source: Path | str, rows: Iterable[Row], columns: Column
     ``{"text": ..., "answer_start": ...}``. A question without any has no answer.
 
     Raises:
-        DataError: no rows, a missing or empty value, or an answer that is not in its context.
+        DataError: there are no rows, a value is missing or empty, or an answer is not in its context.
     """
     places = _Places(source)
 
@@ -84,30 +85,30 @@ def questions_from_rows(source: Path | str, rows: Iterable[Row], columns: Column
 
 
 class _Places:
-    """Finds answers in their contexts, and counts those that stand elsewhere than their record says."""
+    """Finds answers in their contexts, and counts those whose position in the record is wrong."""
 
     def __init__(self, source: Path | str) -> None:
         self.source = source
         self.moved: list[str] = []
 
-    def of(self, where: str, context: str, given: Iterable[tuple[str, int]]) -> tuple[Span, ...]:
-        """Return first character and the one after the last of each different answer, in order."""
-        return tuple(dict.fromkeys(self._find(where, context, text, start) for text, start in given))
+    def of(self, where: str, context: str, answers: Iterable[tuple[str, int]]) -> tuple[Span, ...]:
+        """Return the first character and the one after the last of each different answer, in order."""
+        return tuple(dict.fromkeys(self._find(where, context, text, start) for text, start in answers))
 
     def _find(self, where: str, context: str, text: str, start: int) -> Span:
         if context[start : start + len(text)] != text or start < 0:
-            found = _occurrences(context, text)
-            if not found:
+            starts = [match.start() for match in re.finditer(f"(?={re.escape(text)})", context)]
+            if not starts:
                 raise DataError(
-                    f"{where}: the answer {text[:80]!r} is not in the context; it has to be a "
-                    "part of it, letter by letter"
+                    f"{where}: the answer {text[:80]!r} is not in the context; it has to be a part of it, letter by "
+                    "letter"
                 )
-            start = min(found, key=lambda place: abs(place - start))
+            start = min(starts, key=lambda at: abs(at - start))
             self.moved.append(where)
         return start, start + len(text)
 
     def say(self) -> None:
-        """Log what was found elsewhere."""
+        """Log the number of answers with a wrong position."""
         if self.moved:
             _log.warning(
                 "%s: %d answers do not begin at their answer_start (the first at %s); the nearest place that has "
@@ -116,27 +117,19 @@ class _Places:
             )
 
 
-def _occurrences(context: str, text: str) -> list[int]:
-    found, place = [], context.find(text)
-    while place >= 0:
-        found.append(place)
-        place = context.find(text, place + 1)
-    return found
-
-
 def _squad_rows(path: Path, number: int, article: object) -> Iterator[Row]:
     for here, paragraph in _each(f"{path}:article {number}", article, "paragraphs", "paragraph"):
-        for place, asked in _each(here, paragraph, "qas", "question"):
+        for where, asked in _each(here, paragraph, "qas", "question"):
             if isinstance(asked, DataError):
-                yield place, asked
+                yield where, asked
                 continue
             name = asked.get("id") if isinstance(asked, Mapping) else None
-            named = place if name is None else f"{here}, question {str(name)!r}"
+            named = where if name is None else f"{here}, question {str(name)!r}"
             yield named, {"id": name, "paragraph": paragraph, "asked": asked, "group": f"article {number}"}
 
 
 def _each(where: str, values: object, name: str, what: str) -> Iterator[tuple[str, Any]]:
-    """Yield what a list in a record holds, each with its place, or why there is no such list."""
+    """Yield the items of a list in a record with their places, or the error if there is no such list."""
     try:
         if isinstance(values, DataError):
             raise values
@@ -160,21 +153,21 @@ def _squad_question(
 def _squad_answers(where: str, asked: Mapping[str, Any]) -> Sequence[tuple[str, int]]:
     if asked.get("is_impossible") is True:
         return ()
-    given = _given(where, _field(where, asked, "answers"))
-    if not given:
+    answers = _given(where, _field(where, asked, "answers"))
+    if not answers:
         raise DataError(f"{where}: no answers; a question without one says so with 'is_impossible': true")
-    return given
+    return answers
 
 
 def _given(where: str, value: object) -> list[tuple[str, int]]:
-    """Return text and first character of the answers of a record."""
+    """Return the text and the first character of each answer of a record."""
     if isinstance(value, Mapping):
         texts, starts = _field(where, value, "text"), _field(where, value, "answer_start")
         if not isinstance(texts, list) or not isinstance(starts, list) or len(texts) != len(starts):
             raise DataError(f"{where}: 'answers' holds {value!r:.80}, expected as many texts as values of answer_start")
         pairs = list(zip(texts, starts, strict=True))
     elif isinstance(value, list):
-        pairs = [(_field(where, one, "text"), _field(where, one, "answer_start")) for one in value]
+        pairs = [(_field(where, item, "text"), _field(where, item, "answer_start")) for item in value]
     else:
         raise DataError(
             f"{where}: 'answers' holds {type(value).__name__}, expected texts with their answer_start (jsonl, json and "
@@ -188,10 +181,10 @@ def _given(where: str, value: object) -> list[tuple[str, int]]:
 
 
 def _list(where: str, values: object, name: str) -> list[Any]:
-    found = _field(where, values, name)
-    if not isinstance(found, list):
-        raise DataError(f"{where}: {name!r} holds {type(found).__name__}, expected a list")
-    return found
+    items = _field(where, values, name)
+    if not isinstance(items, list):
+        raise DataError(f"{where}: {name!r} holds {type(items).__name__}, expected a list")
+    return items
 
 
 def _questions(

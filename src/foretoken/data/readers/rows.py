@@ -1,4 +1,4 @@
-"""From rows (where, column values) to documents: the checks that every tabular source shares."""
+"""Rows of tables and the checks of all tabular sources."""
 
 from __future__ import annotations
 
@@ -17,25 +17,25 @@ from foretoken.errors import DataError, did_you_mean
 from foretoken.options import flatten
 
 UsableRow = tuple[str, Mapping[str, Any]]  # where, and the values by column
-Row = tuple[str, Mapping[str, Any] | DataError]  # or why this row is not usable; those behind it can be read
+Row = tuple[str, Mapping[str, Any] | DataError]  # or the error of an unusable row
 MOST_ROWS = 10_000_000  # of a compressed table; each takes a few hundred bytes
 CHOICES = "choices"
 CANDIDATE_COLUMNS, ANSWER = ("query", "candidates", "supports"), "answer"
 QUESTION, CONTEXT, ANSWERS = "question", "context", "answers"
 _FIXED = (CHOICES, *CANDIDATE_COLUMNS, ANSWER, QUESTION, CONTEXT, ANSWERS)
 _NAMED = " (--text-column and --label-column, in a recipe data.text_column and data.label_column, name others)"
-OPTIONAL = ("id",)  # columns that are read where they are
+OPTIONAL = ("id",)  # columns that are read if they exist
 V = TypeVar("V")
 
 
 @dataclass(frozen=True)
 class ColumnNames:
-    """The columns of a table that are read; ``label`` None: the rows are yet to be predicted.
+    """The columns to read of a table; ``label`` is None for rows to predict.
 
-    ``bad_rows`` takes the rows that are not usable; ``check`` raises a DataError for an example that is not. Where
-    words are tagged, ``text`` and ``label`` are the columns of words and tags, with a default where they are to be
-    found, ``sentence`` is that of sentences, and ``scheme`` that of the tags; ``is_exact`` is False for columns that
-    are remembered from training, which other files may lack.
+    ``bad_rows`` collects unusable rows; ``check`` raises a DataError for an unusable example. For tagged words,
+    ``text`` and ``label`` are the columns of words and tags, with defaults if they are to be found, ``sentence`` is the
+    column of sentences and ``scheme`` the tag scheme; ``is_exact`` is False for the columns of training, which other
+    files may lack.
 
     >>> ColumnNames("question", "answer", problem="multiple-choice").needed
     ['question', 'answer', 'choices']
@@ -52,13 +52,13 @@ class ColumnNames:
     sentence: str | None = None
     scheme: str = AUTO
     is_exact: bool = True
-    template: Template | None = None  # `text` is then what it is written as
+    template: Template | None = None  # `text` is then its source
     group: str | None = None
     check: Callable[[Any], object] | None = field(default=None, compare=False)
 
     @property
     def needed(self) -> list[str]:
-        """The columns that every row must have, and those that it may lack; where words are tagged, files tell them."""
+        """The columns that every row must have, and those that it may lack; empty for tagged words."""
         rows = PROBLEMS[self.problem].rows
         if rows is Rows.WORDS:
             return []
@@ -74,12 +74,12 @@ class ColumnNames:
 
 
 def is_column_number(name: str) -> bool:
-    """Say whether a column is named by its number, from 1, as in files of words and tags, which have no header."""
+    """Tell whether a name is the number of a column, from 1, as in files of words and tags, which have no header."""
     return re.fullmatch("[1-9][0-9]{0,3}", name) is not None
 
 
 def check_columns(where: str, columns: Collection[str], needed: Sequence[str]) -> None:
-    """Raise a DataError that names the columns there are when a needed one is missing, or that of a dotted name."""
+    """Raise a DataError that lists the columns if a needed one is missing, or the column of a dotted name."""
     for name in needed:
         if not isinstance(name, MayLack) and not read_names(columns, [name]):
             raise _no_column(where, name, columns)
@@ -93,7 +93,7 @@ def _no_column(where: str, name: str, columns: Collection[str]) -> DataError:
 
 
 def picked(rows: Iterable[Row], columns: ColumnNames) -> Iterable[Row]:
-    """Return the rows with what their fields hold under dotted names, and the text of a template under ``text``."""
+    """Return the rows with the values of nested fields under dotted names, and the text of a template."""
     if columns.template is None and not any("." in name for name in columns.needed):
         return rows
     return ((where, row if isinstance(row, DataError) else _picked(columns, where, row)) for where, row in rows)
@@ -115,13 +115,12 @@ def _picked(columns: ColumnNames, where: str, values: Mapping[str, Any]) -> Mapp
 
 
 def _joined(template: Template, where: str, values: Mapping[str, Any]) -> str:
-    """Return the text of several columns; an empty one where all of them are."""
+    """Return the joined text of several columns; empty if all of them are."""
     texts = {name: as_text(where, values[name], name) for name in template.columns}
     if not any(map(is_readable, texts.values())):
         return ""
-    empty = next(
-        (n for _, n in template.pieces if n and not isinstance(n, MayLack) and not is_readable(texts[n])), None
-    )
+    required = (name for name in template.columns if not isinstance(name, MayLack))
+    empty = next((name for name in required if not is_readable(texts[name])), None)
     if empty is not None:
         raise DataError(
             f"{where}: column {empty!r} has no value; remove the row, fill it in, or write {{{empty}?}} in data.text, "
@@ -131,7 +130,7 @@ def _joined(template: Template, where: str, values: Mapping[str, Any]) -> str:
 
 
 def usable(rows: Iterable[Row]) -> Iterator[UsableRow]:
-    """Yield the rows.
+    """Yield the rows of usable data.
 
     Raises:
         DataError: a row is not usable.
@@ -143,39 +142,36 @@ def usable(rows: Iterable[Row]) -> Iterator[UsableRow]:
 
 
 def usable_rows(rows: Iterable[Row]) -> Iterator[Mapping[str, Any]]:
-    """Yield the values of the rows that are usable."""
+    """Return the values of the usable rows."""
     return (values for _, values in rows if not isinstance(values, DataError))
 
 
 def refuse_repeated(where: str, names: Sequence[str], needed: Sequence[str]) -> None:
-    """Raise a DataError when two columns have the same name and one of them is to be read."""
+    """Raise a DataError if two columns have the same name and one of them is to be read."""
     repeated = next((name for name in read_names(names, [*needed, *OPTIONAL]) if names.count(name) > 1), None)
     if repeated is not None:
         raise DataError(f"{where}: has column {repeated!r} more than once; column names must be unique")
 
 
 def refuse_claim(where: str, rows: int) -> None:
-    """Raise a DataError for more rows than fit into memory, which a small compressed file can claim to have."""
+    """Raise a DataError for more rows than fit into memory, as a small compressed file may claim to have."""
     if rows > MOST_ROWS:
         raise DataError(f"{where}: has {rows:,} rows, and at most {MOST_ROWS:,} are read; take fewer")
 
 
 def read_each(
-    rows: Iterable[tuple[str, V | DataError]],
-    make: Callable[[str, V, int], E],
-    columns: ColumnNames,
-    said_of_none: str,
+    rows: Iterable[tuple[str, V | DataError]], make: Callable[[str, V, int], E], columns: ColumnNames, said_of_none: str
 ) -> list[E]:
-    """Return what each row becomes; a row that is not usable, or repeats an id, goes to ``columns.bad_rows``.
+    """Return the examples of rows; unusable rows and those with a repeated id go to ``columns.bad_rows``.
 
     Args:
-        rows: where each is, and its values or why there are none.
-        make: makes an example of where, values and number of a row, from 0.
-        columns: those of the source.
-        said_of_none: the error for a source without any row.
+        rows: the place of each row, and its values or its error.
+        make: function that makes an example of the place, the values and the number of a row, from 0.
+        columns: columns of the source.
+        said_of_none: error for a source without rows.
 
     Raises:
-        DataError: there is no row, or bad rows are an error, or none of labelled ones is usable.
+        DataError: there is no row, bad rows are errors, or no labelled row is usable.
     """
     examples: list[E] = []
     bad: list[BadRow] = []
@@ -204,7 +200,7 @@ def read_each(
 
 
 def _set_repeated_aside(examples: list[E], numbers: Sequence[int], bad: list[BadRow], bad_rows: BadRows) -> None:
-    """Move the examples whose ids an earlier piece of their source has to the bad rows, in place."""
+    """Move examples whose ids an earlier piece of their source has to the bad rows, in place."""
     if bad_rows.used_ids is None:
         return
     repeated = bad_rows.used_ids.add([example.id for example in examples])
@@ -217,8 +213,8 @@ def _set_repeated_aside(examples: list[E], numbers: Sequence[int], bad: list[Bad
 
 
 def _in_group(example: Any, where: str, value: object, column: str) -> Any:
-    """Return the example as one of its group; one without a value is alone."""
-    if isinstance(value, float) and value.is_integer():  # of whole numbers, where some are missing
+    """Return the example with its group; without a value it has none."""
+    if isinstance(value, float) and value.is_integer():  # a column of whole numbers with missing ones
         value = int(value)
     return replace(example, group=as_text(where, value, column).strip() or None)
 
@@ -229,12 +225,12 @@ def _id_or_number(values: object, number: int) -> str:
 
 
 def row_id(where: str, values: Mapping[str, object], number: int) -> str:
-    """Return the row's ``id``, or its number where it has none."""
+    """Return the row's ``id``, or its number if it has none."""
     return whole(where, _id_or_number(values, number), "id")
 
 
 def text_value(where: str, value: object, column: str) -> str:
-    """Return a text; DataError for anything else."""
+    """Return a text; a DataError for any other value."""
     if value is None:
         raise DataError(f"{where}: column {column!r} has no value; remove the row or fill it in")
     if not isinstance(value, str):
@@ -243,7 +239,7 @@ def text_value(where: str, value: object, column: str) -> str:
 
 
 def filled(where: str, value: object, name: str) -> str:
-    """Return a text that has something to read; DataError for anything else."""
+    """Return a text that is not empty; a DataError for any other value."""
     text = text_value(where, value, name)
     if not is_readable(text):
         raise DataError(f"{where}: {name!r} is empty; remove the record or fill it in")
@@ -251,16 +247,16 @@ def filled(where: str, value: object, name: str) -> str:
 
 
 def field_of(where: str, values: object, name: str, record: str) -> object:
-    """Return a field of a JSON object; DataError where it is none, or lacks the field."""
+    """Return a field of a JSON object; a DataError if it is no object or lacks the field."""
     if not isinstance(values, Mapping) or name not in values:
         raise DataError(f"{where}: no {name!r}; expected a record of {record}")
     return values[name]
 
 
 def whole(where: str, value: str, column: str) -> str:
-    r"""Return the value; JSON can escape half a character (``\ud83d`` alone), which no table can hold.
+    r"""Return a text; a DataError if it has half of a surrogate pair (``\ud83d`` alone), which no table can hold.
 
-    The command line has such halves where its bytes are not UTF-8.
+    JSON can escape such halves, and the command line has them for bytes that are not UTF-8.
     """
     try:
         value.encode("utf-8")

@@ -1,4 +1,4 @@
-"""Readers of single tables, by their endings; those of each kind are in modules of their own."""
+"""Readers of single tables, by their endings."""
 
 from __future__ import annotations
 
@@ -30,36 +30,33 @@ from foretoken.data.readers.rows import OPTIONAL, Row, check_columns, refuse_cla
 from foretoken.errors import DataError
 
 _JSON = (*LINES, ".json")
-_BEGINNINGS = (  # and which endings go with them, the best one first
+_BEGINNINGS = (  # of files, and the endings that go with them, the best one first
     (re.compile(rb"PAR1"), "a parquet file", (".parquet",)),
     (re.compile(rb'(\xef\xbb\xbf)?\s*(\[\s*\{|\{\s*\n|\{\s*"(data|version)")'), "JSON", (".json", *_JSON)),
     (re.compile(rb'(\xef\xbb\xbf)?\s*\{ *"'), "JSON", (".jsonl", *_JSON)),
     (re.compile(rb"(\xef\xbb\xbf)?\s*<(!doctype )?html", re.IGNORECASE), "a web page", ()),
 )
 _FASTTEXT, _BLANKS = "__label__", " \t"
-_KEEP = "surrogateescape"  # a byte that is not in the encoding spoils a row, not the file
+_KEEP = "surrogateescape"  # a byte that is not in the encoding makes one row unusable, not the file
 _Reader = Callable[[Path, Sequence[str], FileFormat], Iterator[Row]]
 _PIECE = 1000  # rows
 _BEGINNING, _BUFFER = 4096, 1 << 20  # bytes
-_MOST_BYTES, _MOST_TIMES = 1 << 30, 200  # what a file may unpack to: so much, or so many times its own size
+_MOST_BYTES, _MOST_TIMES = 1 << 30, 200  # a file may unpack to this size, or this many times its own size
 
 
 def read_rows(
-    path: Path,
-    needed: Sequence[str],
-    ending: str | None = None,
-    format: FileFormat | None = None,
+    path: Path, needed: Sequence[str], ending: str | None = None, format: FileFormat | None = None
 ) -> Iterator[Row]:
-    """Return the rows of one table file, each with the needed columns, or why it is not usable.
+    """Return the rows of one table file, each with the needed columns or its error.
 
     Args:
         path: the file.
         needed: the columns that every row must have.
-        ending: read it as if its name had this ending.
-        format: what is known of how it is written.
+        ending: the ending to read it by, in place of its own.
+        format: the known properties of the format.
 
     Raises:
-        DataError: the file is of no kind that can be read, or is damaged.
+        DataError: files of this kind cannot be read, or the file is damaged.
     """
     format = format or FileFormat(encoding=UTF_8)
     ending = ending or without_gz(path).suffix.lower()
@@ -71,7 +68,7 @@ def read_rows(
 
 
 def _refuse_other_ending(path: Path, ending: str) -> None:
-    """Raise a DataError where a file plainly begins as one that has another ending."""
+    """Raise a DataError if the beginning of a file does not fit its ending."""
     with opened(path) as file:
         beginning = file.read(100)
     for pattern, what, endings in _BEGINNINGS:
@@ -92,7 +89,7 @@ def _json_rows(path: Path, needed: Sequence[str], format: FileFormat) -> Iterato
 
 
 def is_fasttext(text: str) -> bool:
-    """Say whether every line of a text begins with a label, as fastText's files have it."""
+    """Tell whether every line of a text begins with a label, as in fastText's files."""
     lines = [line for line in text_lines(text) if line.strip()]
     return bool(lines) and all(line.lstrip().startswith(_FASTTEXT) for line in lines)
 
@@ -118,9 +115,8 @@ def _fasttext_row(where: str, line: str, needed: Sequence[str]) -> Row:
         label, _, words = words.partition(" ")
         labels.append(label.removeprefix(_FASTTEXT))
         words = words.lstrip(_BLANKS)
-    return where, dict(
-        zip(needed or ("text", "label"), (words, labels[0] if len(labels) == 1 else labels), strict=False)
-    )
+    values = words, labels[0] if len(labels) == 1 else labels
+    return where, dict(zip(needed or ("text", "label"), values, strict=False))
 
 
 READERS: dict[str, _Reader] = {
@@ -131,7 +127,7 @@ READERS: dict[str, _Reader] = {
 
 
 def parquet_rows(path: Path, needed: Sequence[str]) -> Iterator[Row]:
-    """Return the rows of a parquet file, each with the needed columns, or all; class numbers become names.
+    """Yield the rows of a parquet file, with the needed columns or all; class numbers become names.
 
     Raises:
         DataError: the file is damaged, lacks a column, or unpacks to more than any table of texts.
@@ -158,10 +154,8 @@ def _rows(path: Path, source: BinaryIO, needed: Sequence[str]) -> Iterator[Row]:
     classes = _class_names(schema.metadata or {})
     kept = read_names(schema.names, [*needed, *OPTIONAL]) if needed else schema.names
     number = 0
-    for values in _records(file, kept, path, size):
-        number += 1
-        where = f"{path}:row {number}"
-        yield named_row(where, values, classes)
+    for number, values in enumerate(_records(file, kept, path, size), start=1):
+        yield named_row(f"{path}:row {number}", values, classes)
     if number != claimed:
         raise DataError(f"{path}: has {number:,} rows, but says {claimed:,}; write it again")
 
@@ -186,12 +180,11 @@ def _class_names(metadata: Mapping[bytes, bytes]) -> dict[str, list[str]]:
     """Return the class names that `datasets` wrote into the file, by column."""
     try:
         features = json.loads(metadata.get(b"huggingface", b"{}")).get("info", {}).get("features", {})
-        inner = {
-            name: feature.get("feature", feature) for name, feature in features.items() if isinstance(feature, dict)
-        }
+        known = {name: feature for name, feature in features.items() if isinstance(feature, dict)}
+        inner = {name: feature.get("feature", feature) for name, feature in known.items()}  # of lists, their items
         return {
             name: [str(label) for label in feature["names"]]
-            for name, feature in inner.items()  # of a label, or of a list of them
+            for name, feature in inner.items()
             if isinstance(feature, dict) and feature.get("_type") == "ClassLabel" and "names" in feature
         }
     except (ValueError, AttributeError, TypeError, RecursionError):

@@ -1,4 +1,4 @@
-"""The user's own data, of every problem: tables of one row per example, and files of the problem's own format."""
+"""The user's own data for every problem: tables with one row per example, and files in the problem's own format."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ from foretoken.data.readers.tables import READERS, is_fasttext, read_rows
 from foretoken.data.readers.tagging.tables import read_tagged_file, tagged_from_rows
 from foretoken.errors import DataError
 
-_ROWS, _CHARACTERS = 4096, 1 << 24  # of a piece, at most or about
+_ROWS, _CHARACTERS = 4096, 1 << 24  # limits of a piece
 _Table = Callable[["Path | str", Iterable[Row], ColumnNames], Sequence[Example]]
 
 
@@ -45,7 +45,7 @@ def examples_from_rows(source: Path | str, rows: Iterable[Row], columns: ColumnN
 
 
 def read_examples(path: Path, columns: ColumnNames) -> Sequence[Example]:
-    """Return the examples of one file; labels in it are not looked at without ``columns.label``.
+    """Return the examples of one file; if ``columns.label`` is None, labels are not read.
 
     Raises:
         DataError: the file, a row or a value is not usable; the message names file and line.
@@ -62,12 +62,12 @@ def read_examples(path: Path, columns: ColumnNames) -> Sequence[Example]:
 
 
 def read_pieces(path: Path, columns: ColumnNames) -> Iterator[tuple[Sequence[Example], BadRows]]:
-    """Yield the examples of a file to predict, a few thousand at a time, with the rows among them that are not usable.
+    """Yield the examples of a file to predict, a few thousand at a time, with the unusable rows among them.
 
     Files of words and of questions in SQuAD's format are one piece.
 
     Raises:
-        DataError: the file is not usable, or a row is not and that is an error; the message names file and line.
+        DataError: the file is not usable, or bad rows are errors; the message names file and line.
     """
     rows = None if PROBLEMS[columns.problem].rows is Rows.WORDS else _rows_of_file(path, columns)
     if rows is None:
@@ -81,7 +81,7 @@ def read_pieces(path: Path, columns: ColumnNames) -> Iterator[tuple[Sequence[Exa
 
 
 def _piece(rows: Iterator[Row]) -> Iterator[Row]:
-    """Yield the next rows, up to a number of them, or of characters."""
+    """Yield the next rows, up to a limit of rows and of characters."""
     size = 0
     for row in islice(rows, _ROWS):
         yield row
@@ -97,14 +97,11 @@ def _characters(value: object) -> int:
 
 
 def _rows_of_file(path: Path, columns: ColumnNames) -> Iterable[Row] | None:
-    """Return the rows of a table, or the one of a text file; None for a file in SQuAD's format."""
-    if PROBLEMS[columns.problem].rows is Rows.QUESTIONS and is_squad(path, columns.format.encoding):
+    """Return the rows of a table, or the one row of a text file; None for a file in SQuAD's format."""
+    kind = PROBLEMS[columns.problem].rows
+    if kind is Rows.QUESTIONS and is_squad(path, columns.format.encoding):
         return None
-    if (
-        without_gz(path).suffix.lower() == ".txt"
-        and columns.label is None
-        and PROBLEMS[columns.problem].rows in _OF_ONE_TEXT
-    ):
+    if without_gz(path).suffix.lower() == ".txt" and columns.label is None and kind in (Rows.TEXTS, Rows.SOURCES):
         text = read_text(path, columns.format.encoding)
         if not is_fasttext(text) and columns.format.delimiter is None:
             return [(str(path), {columns.text: text, "id": without_gz(path).stem})]
@@ -112,12 +109,12 @@ def _rows_of_file(path: Path, columns: ColumnNames) -> Iterable[Row] | None:
 
 
 def file_suffixes(problem: str) -> tuple[str, ...] | None:
-    """Return the endings of files that hold a problem's examples; None: any."""
+    """Return the endings of files with a problem's examples; None for any ending."""
     return None if PROBLEMS[problem].rows is Rows.WORDS else tuple(READERS)
 
 
 def _source(columns: ColumnNames, where: str, values: Mapping[str, object], number: int) -> GenerationExample:
-    """Return a checked source with its targets: a text, or a list of texts that are all right."""
+    """Return a checked source with its targets: one text, or a list of valid texts."""
     targets = () if columns.label is None else _targets(where, values[columns.label], columns.label)
     text = filled(where, values[columns.text], columns.text)
     return GenerationExample(row_id(where, values, number), text, targets, where)
@@ -134,7 +131,7 @@ def _targets(where: str, value: object, column: str) -> tuple[str, ...]:
 def _candidates(columns: ColumnNames, where: str, values: Mapping[str, object], number: int) -> CandidateExample:
     """Return a question of the shape of QAngaroo: {id, query, candidates, answer, supports}.
 
-    Texts stay as published; ``answer`` becomes its number among the candidates, and 0 without ``columns.label``.
+    Texts are not changed; ``answer`` becomes its number among the candidates, or 0 if ``columns.label`` is None.
     """
     query, *lists = CANDIDATE_COLUMNS
     candidates, supports = (_texts(where, values, name) for name in lists)
@@ -154,10 +151,10 @@ def _right_candidate(where: str, values: Mapping[str, object], candidates: tuple
 
 
 def _texts(where: str, values: Mapping[str, object], name: str) -> tuple[str, ...]:
-    found = values[name]
-    if not isinstance(found, list) or not found:
-        raise DataError(f"{where}: {name!r} holds {found!r}, expected a list of at least one text")
-    return tuple(text_value(where, text, name) for text in found)
+    texts = values[name]
+    if not isinstance(texts, list) or not texts:
+        raise DataError(f"{where}: {name!r} holds {texts!r}, expected a list of at least one text")
+    return tuple(text_value(where, text, name) for text in texts)
 
 
 def _question(columns: ColumnNames, where: str, values: Mapping[str, object], number: int) -> ChoiceExample:
@@ -181,7 +178,7 @@ def _choices(where: str, value: object) -> tuple[str, ...]:
 
 
 def _right_choice(where: str, value: object, choices: tuple[str, ...], column: str) -> int:
-    """Return the number of the right choice, which is given by its number from 0 or by its text."""
+    """Return the number of the right choice, which the label gives as a number from 0 or as a text."""
     if isinstance(value, int) and not isinstance(value, bool) and 0 <= value < len(choices):
         return value
     if isinstance(value, str) and choices.count(value) == 1:
@@ -193,7 +190,7 @@ def _right_choice(where: str, value: object, choices: tuple[str, ...], column: s
 
 
 def _rows_of(make: Callable[[ColumnNames, str, Mapping[str, object], int], Example]) -> _Table:
-    """Return what reads a table whose rows this function reads."""
+    """Return a reader of tables, given the function that makes an example of a row."""
 
     def read(source: Path | str, rows: Iterable[Row], columns: ColumnNames) -> list[Example]:
         none = f"{source}: has no rows; expected at least one with {', '.join(columns.needed)}"
@@ -202,7 +199,6 @@ def _rows_of(make: Callable[[ColumnNames, str, Mapping[str, object], int], Examp
     return read
 
 
-_OF_ONE_TEXT = (Rows.TEXTS, Rows.SOURCES)
 _TABLES: dict[Rows, _Table] = {
     Rows.TEXTS: documents_from_rows,
     Rows.CHOICES: _rows_of(_question),

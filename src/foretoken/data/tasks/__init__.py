@@ -1,1 +1,1 @@
-"""The built-in tasks: one file each, and the one table of them."""
+"""The built-in tasks, and their table."""

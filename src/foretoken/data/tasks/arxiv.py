@@ -13,19 +13,8 @@ from foretoken.data.readers.tables import read_rows
 from foretoken.data.tasks.base import raw_file, raw_folder
 from foretoken.errors import DataError, did_you_mean
 
-LABELS = (
-    "math.AC",
-    "cs.CV",
-    "cs.AI",
-    "cs.SY",
-    "math.GR",
-    "cs.CE",
-    "cs.PL",
-    "cs.IT",
-    "cs.DS",
-    "cs.NE",
-    "math.ST",
-)  # in the order of the hub's class numbers
+# in the order of the hub's class numbers
+LABELS = ("math.AC", "cs.CV", "cs.AI", "cs.SY", "math.GR", "cs.CE", "cs.PL", "cs.IT", "cs.DS", "cs.NE", "math.ST")
 _COLUMNS = ColumnNames("text", "label")
 _FILES = {
     "train": ("train_data.txt", "train_data.jsonl"),
@@ -37,9 +26,9 @@ _FILES = {
 def read(path: Path, _: DataOptions) -> Splits:
     """Return the papers of ``train_data.txt``, ``val_data.txt`` and ``test_data.txt``: a JSON object per line.
 
-    A folder of parquet files, ``train-*.parquet`` and so on (the folder itself, or ``no_ref`` in it), serves as well.
-    The files hold the subjects' names, such as ``cs.AI`` in the stamp of the first page; they are taken out, as the
-    hub's configuration ``no_ref`` does it.
+    Alternatively the folder, or ``no_ref`` in it, has parquet files ``train-*.parquet`` and so on. The texts contain
+    the subjects' names, such as ``cs.AI`` in the stamp of the first page; they are removed, as in the hub's
+    configuration ``no_ref``.
 
     Raises:
         DataError: a file is missing, or a record is not usable; the message names file and line.
@@ -60,16 +49,16 @@ def without_subjects(text: str) -> str:
 
 def _split(path: Path, split: str) -> list[Document]:
     folder = raw_folder(path)
-    for place in (folder / "no_ref", folder):
-        shards = sorted(place.glob(f"{split}-*.parquet"))
+    for base in (folder / "no_ref", folder):
+        shards = sorted(base.glob(f"{split}-*.parquet"))
         if shards:
-            return from_rows(str(place), (row for shard in shards for row in usable(read_rows(shard, _COLUMNS.needed))))
+            return from_rows(str(base), (row for shard in shards for row in usable(read_rows(shard, _COLUMNS.needed))))
     file = raw_file(path, _FILES[split], "arxiv")
     return from_rows(str(file), usable(read_rows(file, _COLUMNS.needed, ending=".jsonl")))
 
 
 def from_rows(source: str, rows: Iterable[UsableRow]) -> list[Document]:
-    """Return the papers of a table, their texts without the subjects."""
+    """Return the papers of a table, with the subjects removed from their texts."""
     return documents_from_rows(source, map(_row, rows), _COLUMNS)
 
 

@@ -1,4 +1,4 @@
-"""What a built-in task is: its name, where its data come from, and how they are read."""
+"""Built-in tasks: their facts, the source of their data, and how to read them."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from foretoken.data.readers.hub import hub_rows
 from foretoken.data.readers.rows import UsableRow
 from foretoken.errors import ConfigError, MissingDataError
 
-OFFICIAL = "official"  # as papers report it, also where that means to select on what is reported
+OFFICIAL = "official"  # as papers report it, even if the reported split selects the checkpoint
 Reader = Callable[[Path, DataOptions], Splits]
 FromRows = Callable[[str, Iterable[UsableRow]], Sequence[Example]]
 _log = logging.getLogger(__name__)
@@ -27,9 +27,9 @@ class Markers:
     """The new tokens in the texts of a task of generation.
 
     Attributes:
-        source: markers that the source texts hold, the one that begins them first.
-        target: the marker before the text to generate.
-        end: the marker after it.
+        source: markers in the source texts, the one at their beginning first.
+        target: marker before the text to generate.
+        end: marker after it.
     """
 
     source: tuple[str, ...]
@@ -38,7 +38,7 @@ class Markers:
 
     @property
     def tokens(self) -> tuple[str, ...]:
-        """All markers, each once."""
+        """All different markers."""
         return tuple(dict.fromkeys((*self.source, self.target, self.end)))
 
 
@@ -47,8 +47,9 @@ class HubSource:
     """A copy of a task on the hub.
 
     Attributes:
-        read: makes of it what the task's reader makes of the raw data.
-        lacks: what the raw data have and the copy has not; the log says it.
+        name: name of the data set.
+        read: function that returns the splits.
+        lacks: what the copy lacks of the raw data, for a warning.
     """
 
     name: str
@@ -58,22 +59,22 @@ class HubSource:
 
 @dataclass(frozen=True, kw_only=True)
 class Task:
-    """A built-in task, which is a row of tasks.yaml with what reads its data.
+    """A built-in task: a row of tasks.yaml, and the function that reads its data.
 
     Attributes:
-        metric: what the literature reports and runs select by.
-        sizes: documents of train, validation and test as the task reads them; a text where that depends on options.
-        reader: returns the published splits, from the folder of the raw data or a file in it.
+        metric: the metric of the literature, which selects checkpoints.
+        sizes: numbers of documents of train, validation and test, in words if they depend on options.
+        reader: function that returns the published splits from the folder of the raw data or a file in it.
         hub: the copy on the hub, if there is one.
         labels: the classes or tags, in order.
-        needs_raw: whether there are raw data to be named.
-        folder: where the raw data are below the data folder; default: the name.
-        splits: the values that the option ``split`` may have; the first is the default.
-        options: the data options that this task alone has.
-        markers: the new tokens in its texts.
+        needs_raw: whether the task needs raw data.
+        folder: folder of the raw data below the data folder; by default the name.
+        splits: values of the option ``split``; the first is the default.
+        options: data options that only this task has.
+        markers: new tokens in its texts.
         grouped: whether the examples of one ``group`` are also scored together.
-        validation: how validation is taken from train, where that is not left to the shared splits.
-        fold_group: what folds must not divide, where that is not the ``group`` of an example.
+        validation: function that takes validation from train; None for the common splits.
+        fold_group: function that returns the group that folds must not divide; None for ``group``.
     """
 
     name: str
@@ -98,12 +99,12 @@ class Task:
 
     @property
     def hub_name(self) -> str | None:
-        """The name of the hub data set with the same documents, if there is one."""
+        """The name of the copy on the hub, if there is one."""
         return self.hub.name if self.hub else None
 
     @property
     def place(self) -> str:
-        """Where the raw data are below the data folder."""
+        """The folder of the raw data below the data folder."""
         return self.folder or self.name
 
     def read_raw(self, path: Path, options: DataOptions) -> Corpus:
@@ -120,12 +121,10 @@ class Task:
 
         Raises:
             ConfigError: there is no such copy.
-            DataError: the hub is out of reach, or has other columns.
+            DataError: the hub cannot be reached, or has other columns.
         """
         if self.hub is None:
-            raise ConfigError(
-                f"task {self.name!r} has no copy on the hub; get {self.source}, and set path to its folder"
-            )
+            raise ConfigError(f"task {self.name!r} has no copy on the hub; get {self.source}, and set path to it")
         if self.hub.lacks:
             _log.warning("%s: the hub copy lacks %s", self.name, self.hub.lacks)
         return self._corpus(self.hub.read(options), options)
@@ -135,11 +134,10 @@ class Task:
         return Corpus(self._arranged(splits, options), labels, self.problem, self.grouped)
 
     def _arranged(self, splits: Splits, options: DataOptions) -> Splits:
-        """Return the splits that the option ``split`` asks for.
+        """Return the splits according to the option ``split``.
 
-        Where the official test set has no public answers, the official dev set is the test, and validation is taken
-        from train, here or with other splits that the source lacks. With ``split: official`` the dev set is both, as
-        most papers report it.
+        If the official test set has no public answers, the official dev set is the test, and validation is taken from
+        train, here or later. With ``split: official`` the dev set is both, as most papers report it.
         """
         if OFFICIAL not in self.splits:
             return splits
@@ -153,19 +151,19 @@ class Task:
             return {"train": train, "validation": dev, "test": dev}
         if "test" in splits:
             return splits
-        own = {"train": train} if self.validation is None else self.validation(train, options)
-        return {**own, "test": dev}
+        divided = {"train": train} if self.validation is None else self.validation(train, options)
+        return {**divided, "test": dev}
 
 
 def from_files(
     task: str, files: Mapping[str, str | Sequence[str]], read: Callable[[Path], Sequence[Example]]
 ) -> Reader:
-    """Return a reader of one file per split, the first that one of its patterns names."""
+    """Return a reader of one file per split, the first that matches one of the split's patterns."""
 
     def reader(path: Path, _: DataOptions) -> Splits:
         patterns = {split: (names,) if isinstance(names, str) else names for split, names in files.items()}
-        found = {split: raw_file(path, names, task) for split, names in patterns.items()}
-        return {split: read(file) for split, file in found.items()}
+        paths = {split: raw_file(path, names, task) for split, names in patterns.items()}
+        return {split: read(file) for split, file in paths.items()}
 
     return reader
 
@@ -181,10 +179,10 @@ def from_hub(
     check: Callable[[DataOptions], None] | None = None,
     lacks: str | None = None,
 ) -> HubSource:
-    """Return a copy on the hub whose splits are tables of these columns.
+    """Return a copy on the hub whose splits are tables with these columns.
 
-    ``examples`` makes the examples of a split, given the data set's name and its rows. ``splits`` are those that are
-    read, as far as the copy has them. ``check`` refuses options that the copy cannot serve.
+    ``examples`` returns the examples of a split, given the data set's name and the rows. ``splits`` are the splits to
+    read, if the copy has them. ``check`` refuses options that the copy does not support.
     """
 
     def read(options: DataOptions) -> Splits:
@@ -197,21 +195,21 @@ def from_hub(
 
 
 def raw_folder(path: Path) -> Path:
-    """Return the folder of raw data; for a file, its own folder counts."""
+    """Return the folder of raw data; for a file, the folder that it is in."""
     return path if is_folder(path) else path.parent
 
 
 def raw_file(path: Path, patterns: Sequence[str], task: str) -> Path:
-    """Return the first file of a task's folder that one of the patterns names.
+    """Return the first file of a task's folder that matches one of the patterns.
 
     Raises:
-        MissingDataError: the folder has none of them; the message says what it has.
+        MissingDataError: the folder has no such file; the message lists its files.
     """
     folder = raw_folder(path)
     for pattern in patterns:
-        found = sorted(folder.glob(pattern))
-        if found:
-            return found[0]
+        matches = sorted(folder.glob(pattern))
+        if matches:
+            return matches[0]
     names = [file.name for file in entries(folder)]
     raise MissingDataError(
         f"{folder}: task {task!r} needs a file {' or '.join(patterns)} here, but the folder holds "

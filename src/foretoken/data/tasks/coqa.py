@@ -28,8 +28,8 @@ _field = partial(field_of, record="CoQA v1.0")
 def read_conversations(path: Path, turns: int = _TURNS) -> list[GenerationExample]:
     """Return one example per question of a CoQA file.
 
-    The source is the passage, the last ``turns`` questions with their answers, and the question (two turns are what
-    the code of Chen et al. 2022 and Lin et al. 2020 keeps):
+    The source is the passage, the last ``turns`` questions with their answers, and the question (the code of Chen et
+    al. 2022 and Lin et al. 2020 keeps two turns):
     ``<bos_qa> <document> ... <question> ... <answer> ... <question> ...``. References are the answer and the additional
     answers, in this order. A conversation is a group; its domain is the part.
 
@@ -50,7 +50,7 @@ def linearise(story: str, history: Sequence[tuple[str, str]], question: str) -> 
     '<bos_qa> <document> Ada has a cat. <question> Who? <answer> Ada <question> What?'
     """
     start, document, asked, answered = MARKERS.source
-    turns = (f"{asked} {one} {answered} {other}" for one, other in history)
+    turns = (f"{asked} {earlier} {answered} {answer}" for earlier, answer in history)
     return " ".join((start, document, story, *turns, asked, question))
 
 
@@ -83,7 +83,7 @@ def _examples(
     answers: Sequence[Sequence[str]],
     turns: int = _TURNS,
 ) -> Iterator[GenerationExample]:
-    """Yield the examples of one conversation; ``answers`` has one list per person who answered, the main one first."""
+    """Yield the examples of one conversation; ``answers`` has one list per annotator, the main one first."""
     for person in answers:
         if len(person) != len(questions):
             raise DataError(f"{where}: {len(questions)} questions but {len(person)} answers; expected one for each")
@@ -107,7 +107,7 @@ def _texts(where: str, values: object, name: str) -> list[str]:
 
 
 def split_off_500(examples: Sequence[GenerationExample], options: DataOptions) -> Splits:
-    """Return train and, with ``split: 500-instances``, a validation of 500 questions drawn from it at random.
+    """Return train and, with ``split: 500-instances``, a random validation split of 500 questions.
 
     Chen et al. 2022, section 5.1. Other questions of the same conversations stay in train.
     """
@@ -117,9 +117,12 @@ def split_off_500(examples: Sequence[GenerationExample], options: DataOptions) -
         raise DataError(
             f"coqa: split={INSTANCES!r} takes {_VALIDATION} questions from train, which has {len(examples)}"
         )
-    chosen = set(sorted((one.id for one in examples), key=lambda name: digest(options.split_seed, name))[:_VALIDATION])
-    parts = {"train": False, "validation": True}
-    return {name: [one for one in examples if (one.id in chosen) is wanted] for name, wanted in parts.items()}
+    order = sorted(examples, key=lambda example: digest(options.split_seed, example.id))
+    chosen = {example.id for example in order[:_VALIDATION]}
+    splits: dict[str, list[GenerationExample]] = {"train": [], "validation": []}
+    for example in examples:
+        splits["validation" if example.id in chosen else "train"].append(example)
+    return splits
 
 
 def from_rows(_: str, rows: Iterable[UsableRow]) -> list[GenerationExample]:

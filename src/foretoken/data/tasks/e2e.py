@@ -29,25 +29,25 @@ def read(path: Path, _: DataOptions) -> Splits:
         DataError: a row is malformed; the message names file and line.
     """
     files = raw_files(path, "e2e-dataset.zip", lambda name: name.name in _FILES.values())
-    found = {name.name: (where, content) for name, where, content in files}
-    missing = [name for name in _FILES.values() if name not in found]
+    contents = {name.name: (where, content) for name, where, content in files}
+    missing = [name for name in _FILES.values() if name not in contents]
     if missing:
         raise MissingDataError(f"{path}: no {', '.join(missing)} here, and no e2e-dataset.zip with all of them")
     splits = {}
     for split, name in _FILES.items():
-        where, content = found[name]
+        where, content = contents[name]
         rows = delimited_rows(where, as_text(where, content), _COLUMNS)
         splits[split] = from_rows(where, usable(rows), _COLUMNS)
     return splits
 
 
 def from_rows(_: str, rows: Iterable[UsableRow], columns: tuple[str, str] = _HUB_COLUMNS) -> list[GenerationExample]:
-    """Return one example per meaning representation of the rows of the hub, or of those with other columns."""
-    found: dict[str, tuple[str, list[str]]] = {}
+    """Return one example per meaning representation; ``columns`` are those of representation and reference."""
+    by_mr: dict[str, tuple[str, list[str]]] = {}
     for where, values in rows:
         mr, reference = (filled(where, values[name], name) for name in columns)
-        found.setdefault(mr, (where, []))[1].append(reference)
+        by_mr.setdefault(mr, (where, []))[1].append(reference)
     return [
         GenerationExample(str(number), mr, tuple(references), where)
-        for number, (mr, (where, references)) in enumerate(found.items())
+        for number, (mr, (where, references)) in enumerate(by_mr.items())
     ]

@@ -1,4 +1,4 @@
-"""Rows of columns that make labelled texts or pairs of texts, and GLUE's tables of them (Wang et al. 2019)."""
+"""GLUE's tables of labelled texts or pairs of texts (Wang et al. 2019), and other tables with such columns."""
 
 from __future__ import annotations
 
@@ -23,16 +23,16 @@ _log = logging.getLogger(__name__)
 
 @dataclass(frozen=True)
 class Columns:
-    """Which columns of a table make a labelled text, or a pair of texts.
+    """The columns of a table of labelled texts or pairs of texts.
 
     Attributes:
         text, text_pair, label: columns; ``text_pair`` None for single texts.
-        labels: the class of each published label; none for regression.
-        id: a column of ids; None: the number of the row.
-        group: a column whose equal values never straddle the splits made here.
-        header: the columns of a file that does not name them.
+        labels: the class of each published label; empty for regression.
+        id: column of ids; None for the number of the row.
+        group: column of groups that new splits do not divide.
+        header: the columns of a file without a header.
         skip_broken: leave out rows that are broken in the published file.
-        on_hub: the columns of the texts on the hub, where they are others.
+        on_hub: the columns of the texts on the hub, if they differ.
     """
 
     text: str
@@ -54,7 +54,7 @@ class Columns:
 def published(
     classes: Sequence[str], *, numbered: bool = False, on_hub: Sequence[str] | None = None
 ) -> dict[str | int, str]:
-    """Return the class of each published label: its name, or its number in files that are ``numbered``.
+    """Return the class of each published label: its name, or its number in ``numbered`` files.
 
     The hub has class numbers, in the order of ``on_hub``.
     """
@@ -62,20 +62,20 @@ def published(
     return known | dict(enumerate(on_hub or classes))
 
 
-def labelled(rows: Iterable[UsableRow], columns: Columns, part: str | None = None) -> list[Document]:
-    """Return the documents of rows; those without text are left out, and the log counts them.
+def labelled(rows: Iterable[UsableRow], columns: Columns, subset: str | None = None) -> list[Document]:
+    """Return the documents of rows; those without text are left out and counted in the log.
 
     Raises:
-        DataError: a text is no text, or a label is none of the published ones.
+        DataError: a value is no text, or a label is not among the published ones.
     """
-    found = [_document(where, values, number, columns, part) for number, (where, values) in enumerate(rows)]
-    return without_empty(found, "rows")
+    documents = [_document(where, values, number, columns, subset) for number, (where, values) in enumerate(rows)]
+    return without_empty(documents, "rows")
 
 
 def read_glue(path: Path, task: str, columns: Columns, dev: Mapping[str, str | None]) -> Splits:
-    """Return the splits of a folder with ``train.tsv`` and the files of ``dev``, each with the part that it is.
+    """Return the splits of a folder with ``train.tsv`` and the files of ``dev``, each with the name of its part.
 
-    Microsoft's own files of MRPC and those of STS-B's authors, which have the answers of the test, go first.
+    Microsoft's files of MRPC and those of STS-B's authors have the answers of the test, and are read first.
 
     Raises:
         MissingDataError: a file is missing.
@@ -84,53 +84,53 @@ def read_glue(path: Path, task: str, columns: Columns, dev: Mapping[str, str | N
     folder = raw_folder(path)
     if is_there(folder / "msr_paraphrase_train.txt"):
         return _read_mrpc(folder, task, columns)
-    for place in (folder / "original", folder):
-        if is_there(place / "sts-train.tsv"):
+    for base in (folder / "original", folder):
+        if is_there(base / "sts-train.tsv"):
             names = {"train": "sts-train.tsv", "validation": "sts-dev.tsv", "test": "sts-test.tsv"}
             header = ("genre", "filename", "year", "old_index", "score", "sentence1", "sentence2")
-            own = replace(columns, header=header)
-            return {split: labelled(_rows(raw_file(place, [name], task), own), own) for split, name in names.items()}
-    files = {raw_file(folder, [name], task): part for name, part in {"train.tsv": None, **dev}.items()}
-    train, *parts = [labelled(_rows(file, columns), columns, part) for file, part in files.items()]
+            columns = replace(columns, header=header)
+            files = {split: raw_file(base, [name], task) for split, name in names.items()}
+            return {split: labelled(_rows(file, columns), columns) for split, file in files.items()}
+    parts_of = {raw_file(folder, [name], task): subset for name, subset in {"train.tsv": None, **dev}.items()}
+    train, *parts = [labelled(_rows(file, columns), columns, subset) for file, subset in parts_of.items()]
     return {"train": train, "validation": [document for documents in parts for document in documents]}
 
 
 def _read_mrpc(folder: Path, task: str, columns: Columns) -> Splits:
     """Return MRPC with GLUE's dev set: the 408 pairs of ``msr_paraphrase_train.txt`` that ``dev_ids.tsv`` names."""
     ids = raw_file(folder, ["dev_ids.tsv"], task)
-    chosen = {
-        tuple(values.values()) for _, values in _rows(ids, Columns("one", label="other", header=("one", "other")))
-    }
+    columns_of_ids = Columns("id1", label="id2", header=("id1", "id2"))
+    chosen = {tuple(values.values()) for _, values in _rows(ids, columns_of_ids)}
     rows: dict[bool, list[UsableRow]] = {False: [], True: []}
     for row in _rows(folder / "msr_paraphrase_train.txt", columns):
         check_columns(row[0], row[1], ("#1 ID", "#2 ID"))
         rows[(row[1]["#1 ID"], row[1]["#2 ID"]) in chosen].append(row)
     test = _rows(raw_file(folder, ["msr_paraphrase_test.txt"], task), columns)
     splits = {"train": rows[False], "validation": rows[True], "test": test}
-    return {split: labelled(found, columns) for split, found in splits.items()}
+    return {split: labelled(pairs, columns) for split, pairs in splits.items()}
 
 
 def read_glue_on_hub(config: str, columns: Columns, dev: Mapping[str, str | None]) -> Splits:
-    """Return what the files of a task hold, from its copy on the hub.
+    """Return the splits of a task from its copy on the hub.
 
     Raises:
-        DataError: the hub is out of reach, or has other columns.
+        DataError: the hub cannot be reached, or has other columns.
     """
     text, text_pair = columns.on_hub or (columns.text, columns.text_pair)
-    own = Columns(text, text_pair, labels=columns.labels)
-    splits = hub_rows(HUB, config, own.needed)
-    parts = {f"{config}_{part}": part for part in dev.values() if part is not None}
+    columns = Columns(text, text_pair, labels=columns.labels)
+    splits = hub_rows(HUB, config, columns.needed)
+    parts = {f"{config}_{subset}": subset for subset in dev.values() if subset is not None}
     tables: dict[str | None, dict[str, list[UsableRow]]]
-    tables = {part: hub_rows(HUB, name, own.needed) for name, part in parts.items()} or {None: splits}
-    dev_set = [document for part, table in tables.items() for document in labelled(table["validation"], own, part)]
-    test = labelled((row for row in splits.get("test", []) if row[1]["label"] != -1), own)  # -1: not public
-    return {"train": labelled(splits["train"], own), "validation": dev_set} | ({"test": test} if test else {})
+    tables = {subset: hub_rows(HUB, name, columns.needed) for name, subset in parts.items()} or {None: splits}
+    validation = [item for subset, table in tables.items() for item in labelled(table["validation"], columns, subset)]
+    test = labelled((row for row in splits.get("test", []) if row[1]["label"] != -1), columns)  # -1: not public
+    return {"train": labelled(splits["train"], columns), "validation": validation} | ({"test": test} if test else {})
 
 
 def _rows(path: Path, columns: Columns) -> Iterator[UsableRow]:
-    """Return the rows of a file of values between tabs, without quotes, each by its column names.
+    """Return the rows of a file with tabs between its values and without quotes, by column name.
 
-    Rows of a file that does not name its columns may go on with more.
+    Rows of a file without a header may have more values.
 
     Raises:
         DataError: a column is missing, or a row has too many or too few values; the message names file and line.
@@ -144,18 +144,18 @@ def _rows(path: Path, columns: Columns) -> Iterator[UsableRow]:
     return usable(whole)
 
 
-def _document(where: str, values: Mapping[str, object], number: int, columns: Columns, part: str | None) -> Document:
+def _document(where: str, values: Mapping[str, object], number: int, columns: Columns, subset: str | None) -> Document:
     name = str(number if columns.id is None else values[columns.id])
     label = values[columns.label]
     return Document(
-        id=name if part is None else f"{part}/{name}",
+        id=name if subset is None else f"{subset}/{name}",
         text=text_value(where, values[columns.text], columns.text),
         text_pair=columns.text_pair and text_value(where, values[columns.text_pair], columns.text_pair),
         label=_class(where, label, columns) if columns.labels else None,
         value=None if columns.labels else label_value(where, label, columns.label),
         where=where,
         group=columns.group and str(values[columns.group]),
-        part=part,
+        part=subset,
     )
 
 

@@ -20,12 +20,12 @@ from foretoken.data.splits import near_duplicates
 from foretoken.data.tasks.base import raw_file, raw_folder
 from foretoken.errors import ConfigError, DataError, MissingDataError
 
-LABELS = ("mainstream", "hyperpartisan")  # the positive class last, as binary F1 expects it
+LABELS = ("mainstream", "hyperpartisan")  # the positive class is last
 _ARTICLES = "articles-training-byarticle-*.xml"
 _TRUTH = "ground-truth-training-byarticle-*.xml"
 _PUBLISHED = {"train": "train", "dev": "validation", "test": "test"}
 _CLASS = {"false": LABELS[0], "true": LABELS[1]}
-ON_VALIDATION = "longformer-validation"  # what Li et al. 2023 report, as the published test part recurs in train
+ON_VALIDATION = "longformer-validation"  # as Li et al. 2023 report it, since the published test part overlaps train
 _HUB_COLUMNS = ColumnNames("text", "hyperpartisan")
 _LINK = re.compile(r"\b(?:https?://|www\.)\S+", re.IGNORECASE)
 _TAG = re.compile(r"<(/?)([a-zA-Z][^\s>/]*)[^>]*>")
@@ -35,13 +35,13 @@ _log = logging.getLogger(__name__)
 
 
 def read(path: Path, options: DataOptions) -> Splits:
-    """Return the articles, in one part (``split: clean``, divided later) or as published (``longformer``).
+    """Return the articles, all in train (``split: clean``, which is divided later) or as published (``longformer``).
 
     The text is the title, a line break, and the article cleaned by :func:`clean_article`. Articles that share much of
-    their text form a group, and a clean split never divides a group.
+    their text form a group, and a clean split does not divide groups.
 
     Raises:
-        DataError: a file is missing, is malformed XML, or articles and labels do not match.
+        DataError: a file is missing or malformed XML, or articles and labels do not match.
     """
     articles = _articles(raw_file(path, (_ARTICLES,), "hyperpartisan"))
     labels = _labels(raw_file(path, (_TRUTH,), "hyperpartisan"))
@@ -52,11 +52,11 @@ def read(path: Path, options: DataOptions) -> Splits:
 
 
 def clean_article(text: str) -> str:
-    """Return a news text on one line: entities resolved, addresses dropped, white space and rulers collapsed.
+    """Return a news text on one line: entities resolved, addresses removed, white space and rulers collapsed.
 
-    The same steps in spirit as the cleaning of the Longformer release; unlike it, words joined by a slash
-    (``and/or``) are kept. Entities are resolved again because the raw files hold some escaped twice
-    (``&amp;#160;``); a no-break space becomes a space, and four or more of one punctuation mark become one.
+    The steps are similar to the cleaning of the Longformer release, but words joined by a slash (``and/or``) are kept.
+    Entities are resolved again because some are escaped twice in the raw files (``&amp;#160;``); a no-break space
+    becomes a space, and four or more of one punctuation mark become one.
 
     >>> clean_article("Tax&#160;cuts  &amp; more ........ see https://t.co/x now")
     'Tax cuts & more . see now'
@@ -68,7 +68,7 @@ def clean_article(text: str) -> str:
 
 
 def strip_tags(text: str) -> str:
-    """Return the text of an HTML fragment; links stay in their sentence, other elements stand apart.
+    """Return the text of an HTML fragment; elements other than links are separated by blanks.
 
     >>> strip_tags("<p>See <a href='x'>this</a> &amp; that.</p><p>Next</p>").split()
     ['See', 'this', '&', 'that.', 'Next']
@@ -78,7 +78,7 @@ def strip_tags(text: str) -> str:
 
 
 def from_rows(source: str, rows: Iterable[UsableRow]) -> list[Document]:
-    """Return the articles with the title in front, the text cleaned, and our class names."""
+    """Return the articles with the title in front, cleaned text, and foretoken's class names."""
     return documents_from_rows(source, map(_hub_row, rows), _HUB_COLUMNS)
 
 
@@ -90,8 +90,8 @@ def _hub_row(row: UsableRow) -> UsableRow:
 
 
 def check_hub(options: DataOptions) -> None:
-    """Refuse a split that the copy on the hub cannot serve."""
-    if options.split != CLEAN:  # the ids of the published split are those of the raw files
+    """Refuse a split that the copy on the hub does not support."""
+    if options.split != CLEAN:  # the published split has the ids of the raw files
         raise ConfigError(f"split={options.split!r} needs the raw files with hp-splits.json: set path to their folder")
 
 
@@ -102,7 +102,7 @@ def _articles_of(path: Path) -> Iterator[tuple[str, ElementTree.Element]]:
 
 
 def _body(element: ElementTree.Element) -> Iterator[str]:
-    """Yield the text of an element; a link is part of its sentence, every other element stands apart."""
+    """Yield the text of an element; elements other than links are separated by blanks."""
     yield element.text or ""
     for child in element:
         apart = "" if child.tag == "a" else " "
@@ -165,7 +165,7 @@ def _published(path: Path, documents: list[Document], split: str) -> dict[str, l
     if split == ON_VALIDATION:
         _log.warning(
             "hyperpartisan: split %r selects on the published validation part and reports it too: its scores are "
-            "optimistic, and serve comparison with the literature only",
+            "optimistic, and are for comparison with the literature only",
             split,
         )
         return splits | {"test": splits["validation"]}
@@ -173,9 +173,8 @@ def _published(path: Path, documents: list[Document], split: str) -> dict[str, l
     leaked = sum(document.id in seen for document in splits["test"])
     _log.warning(
         "hyperpartisan: split 'longformer' is kept as published, and %d of its %d test articles are also in train or "
-        "dev: scores on it are too good and serve comparison with the literature only (split: clean has no such leak)",
-        leaked,
-        len(splits["test"]),
+        "dev: scores on it are too good and for comparison with the literature only (split: clean has no such leak)",
+        *(leaked, len(splits["test"])),
     )
     return splits
 

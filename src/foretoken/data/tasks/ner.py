@@ -25,25 +25,25 @@ _SUFFIX = "gold_conll"
 
 
 def conll2012_folder(root: Path, names: Sequence[str]) -> Path | None:
-    """Return the first folder of these names at or below a folder that has files of the shared task; None for none."""
+    """Return the first folder of these names, at or below ``root``, with files of the shared task; None without one."""
     if not is_folder(root):
         return None
     for name in names:
         folders = [root / name, *sorted(root.glob(f"**/data/{name}"))]
-        found = next((folder for folder in folders if is_folder(folder) and _files(folder)), None)
-        if found is not None:
-            return found
+        for folder in folders:
+            if is_folder(folder) and _files(folder):
+                return folder
     return None
 
 
 def read_conll2012(folder: Path) -> list[TaggedExample]:
     """Return the sentences of all ``*gold_conll`` files at and below a folder, with the tags in IOB2.
 
-    English ones alone where there are several languages. Documents whose name begins with ``pt/`` have no names marked
-    and are left out. Words stay as published. A part of a document is the ``group`` of its sentences.
+    Of several languages only English is read. Documents whose name begins with ``pt/`` have no names marked and are
+    left out. Words are not changed. A part of a document is the ``group`` of its sentences.
 
     Raises:
-        DataError: a malformed line; the message names file and line. There are no sentences.
+        DataError: a line is malformed, and the message names file and line; or there are no sentences.
     """
     sentences = [sentence for file in _files(folder) for sentence in _sentences(file)]
     if not sentences:
@@ -84,22 +84,20 @@ def _tags(file: Path, rows: Sequence[tuple[int, str, str]]) -> Iterator[str]:
     """Yield the tag of each word: ``(PERSON*`` begins a name, ``*)`` ends it, ``(GPE)`` is a name of one word."""
     inside: str | None = None
     for number, _, bracket in rows:
-        found = _BRACKET.fullmatch(bracket)
-        if found is None or (found["type"] and inside) or (found["end"] and not (inside or found["type"])):
+        match = _BRACKET.fullmatch(bracket)
+        kind, ends = (match["type"], match["end"]) if match else (None, None)
+        if match is None or (kind and inside) or (ends and not (inside or kind)):
             raise DataError(
                 f"{file}:{number}: column {_NAMES + 1} is {bracket!r}, expected e.g. (PERSON*, *, *) or (GPE)"
             )
-        if found["type"]:
-            yield f"B-{found['type']}"
-        else:
-            yield OUTSIDE if inside is None else f"I-{inside}"
-        inside = None if found["end"] else found["type"] or inside
+        yield f"B-{kind}" if kind else OUTSIDE if inside is None else f"I-{inside}"
+        inside = None if ends else kind or inside
     if inside is not None:
         raise DataError(f"{file}:{rows[-1][0]}: the sentence ends inside of a name of type {inside!r}")
 
 
 def from_rows(_: str, rows: Iterable[UsableRow]) -> list[TaggedExample]:
-    """Return the sentences of the rows on the hub, whose tags are names or class numbers."""
+    """Return the sentences of rows on the hub, whose tags are names or class numbers."""
     return [_example(number, row) for number, row in enumerate(rows) if row[1]["tokens"]]
 
 
@@ -130,15 +128,15 @@ _COLUMNS = {"train": ("train.txt",), "validation": ("dev.txt", "valid.txt"), "te
 
 
 def read_ontonotes(path: Path, options: DataOptions) -> Splits:
-    """Return the splits of folders of the CoNLL-2012 shared task, of ``*.sd.conllx`` files or of files of columns."""
+    """Return the splits of folders of the CoNLL-2012 shared task, of ``*.sd.conllx`` files, or of columns files."""
     folders = {split: conll2012_folder(path, names) for split, names in _ONTONOTES.items()}
-    found = {split: folder for split, folder in folders.items() if folder is not None}
-    if len(found) == len(_ONTONOTES):
-        return {split: read_conll2012(folder) for split, folder in found.items()}
-    if found:
-        missing = ", ".join(_ONTONOTES[split][-1] for split in _ONTONOTES if split not in found)
+    existing = {split: folder for split, folder in folders.items() if folder is not None}
+    if len(existing) == len(_ONTONOTES):
+        return {split: read_conll2012(folder) for split, folder in existing.items()}
+    if existing:
+        missing = ", ".join(_ONTONOTES[split][-1] for split in _ONTONOTES if split not in existing)
         raise MissingDataError(
-            f"{path}: no folder {missing} with files *gold_conll beside {', '.join(map(str, found.values()))}"
+            f"{path}: no folder {missing} with files *gold_conll beside {', '.join(map(str, existing.values()))}"
         )
     if any(raw_folder(path).glob("*.sd.conllx")):
         return from_files("ontonotes", _CONLLX, partial(read_tagged, word_column=1))(path, options)

@@ -13,17 +13,17 @@ from foretoken.data.readers.rows import ColumnNames, UsableRow
 from foretoken.data.splits import split_off
 from foretoken.errors import ConfigError, DataError, MissingDataError
 
-SIXTY = "60-20-20"  # of all posts, as table 6 of Li et al. 2023 gives the shares
-HALVED = "bydate-halved"  # the test half halved into validation and test, which makes the same shares
+SIXTY = "60-20-20"  # the shares of all posts in table 6 of Li et al. 2023
+HALVED = "bydate-halved"  # the test half divided into validation and test, which gives the same shares
 _HALVES = {"20news-bydate-train": "train", "20news-bydate-test": "test"}
 _HUB_COLUMNS = ColumnNames("text", "label_text")
 
 
 def read(path: Path, options: DataOptions) -> Splits:
-    """Return the posts in their official train and test halves (or as ``options.split`` says).
+    """Return the posts in their official train and test halves, or according to ``options.split``.
 
     ``path`` is the archive (20news-bydate.tar.gz, .tar.xz), or a folder with it or its content. Posts are latin-1,
-    and stripped as ``options.remove`` says. Those with nothing left are dropped and counted in the log.
+    and stripped according to ``options.remove``. Posts that are empty then are left out and counted in the log.
 
     Raises:
         MissingDataError: there are no posts.
@@ -44,7 +44,7 @@ def read(path: Path, options: DataOptions) -> Splits:
 
 
 def _arranged(splits: Splits, options: DataOptions) -> Splits:
-    """Return the halves by date, or with another ``options.split`` all posts in 60/20/20, or the test half halved."""
+    """Return the halves by date; with another ``options.split`` all posts in 60/20/20, or the test half divided."""
     if options.split == SIXTY:
         everything = [*splits["train"], *splits["test"]]
         rest, parts = split_off(everything, {"validation": 0.2, "test": 0.2}, options.split_seed)
@@ -56,7 +56,7 @@ def _arranged(splits: Splits, options: DataOptions) -> Splits:
 
 
 def strip(text: str, remove: Sequence[str]) -> str:
-    r"""Return a post without headers, signature and quotes, by scikit-learn's own rules and in its order.
+    r"""Return a post without headers, signature and quotes, by scikit-learn's rules and in its order.
 
     >>> strip("From: a\n\nText.\n> quoted", ["headers", "quotes"])
     'Text.'
@@ -73,20 +73,20 @@ def strip(text: str, remove: Sequence[str]) -> str:
         raise DataError(
             f"this scikit-learn lacks its 20 Newsgroups functions ({error}); set remove=[] or install scikit-learn<1.10"
         ) from error
-    for part, stripper in strippers.items():
-        if part in remove:
+    for name, stripper in strippers.items():
+        if name in remove:
             text = stripper(text)
     return text
 
 
 def from_rows(source: str, rows: Iterable[UsableRow]) -> list[Document]:
-    """Return the posts, which are already stripped, where anything was left."""
+    """Return the posts, which are already stripped, without empty ones."""
     kept = ((where, values) for where, values in rows if (values["text"] or "").strip())
     return documents_from_rows(source, kept, _HUB_COLUMNS)
 
 
 def check_hub(options: DataOptions) -> None:
-    """Refuse options that the copy on the hub cannot serve."""
+    """Refuse options that the copy on the hub does not support."""
     if options.split != CLEAN:
         raise ConfigError(f"split={options.split!r} needs the raw archive: set path to its folder")
     if set(options.remove) != set(REMOVABLE):

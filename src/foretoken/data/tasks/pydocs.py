@@ -1,8 +1,8 @@
 """A task that needs no download: the documentation of installed scientific packages, labelled by topic.
 
-Docstrings are read from the packages' source files (nothing is imported), stripped of everything that names a
-package, a module or a topic, rid of repeated paragraphs, and joined to long documents. All documents of one source
-file are in one split. The same installed versions give the same documents.
+Docstrings are read from the packages' source files (nothing is imported). Names of packages, modules and topics are
+masked, repeated paragraphs are removed, and the rest is joined to long documents. All documents of one source file are
+in one split. The same installed versions give the same documents.
 """
 
 from __future__ import annotations
@@ -33,10 +33,10 @@ SOURCES: dict[str, tuple[str, ...]] = {  # topic: files of packages
 _Documented = ast.Module | ast.ClassDef | ast.FunctionDef | ast.AsyncFunctionDef
 PACKAGES = sorted({pattern.split("/")[0] for patterns in SOURCES.values() for pattern in patterns})
 SHORTEST, LONGEST = 300, 1200  # words per document, roughly
-PER_FILE, PER_TOPIC = 8, 120  # documents, so that no file and no topic dominates
+PER_FILE, PER_TOPIC = 8, 120  # most documents, so that no file and no topic dominates
 SHARES = {"train": 0.7, "validation": 0.15, "test": 0.15}
 _UNREAD = frozenset({"tests", "testing", "_testing", "externals", "csgraph", "_lib", "conftest.py"})
-_SHORT = 6  # words: paragraphs such as "Parameters" may repeat
+_SHORT = 6  # words; shorter paragraphs, such as "Parameters", may repeat
 
 _HEADS = "|".join([*PACKAGES, "np", "sp", "pd", "pa"])
 _DOTTED = re.compile(rf"(?<![\w.])(?:{_HEADS})(?:\.\w+)*(\.\w+)")  # the last part of a dotted name is kept
@@ -59,10 +59,10 @@ def documents() -> Splits:
     """Return the documents of the installed packages.
 
     Raises:
-        MissingDataError: so few of the packages have their source files that a topic is missing.
+        MissingDataError: too few packages are installed with their source files for a topic.
     """
     splits: dict[str, list[Document]] = {split: [] for split in SHARES}
-    seen: set[str] = set()  # paragraphs of all topics: a text occurs once
+    seen: set[str] = set()  # paragraphs of all topics
     for topic, patterns in SOURCES.items():
         sizes: Counter[str] = Counter()
         for name, file in _files(patterns):
@@ -88,20 +88,20 @@ def mask(text: str) -> str:
 
 
 def _files(patterns: Sequence[str]) -> Iterator[tuple[str, Path]]:
-    """Yield (path from the package on, file) in an order that depends on the names alone."""
+    """Yield (path from the package on, file) in an order that depends only on the names."""
     from importlib.util import find_spec
 
-    found: dict[str, Path] = {}
+    files: dict[str, Path] = {}
     for pattern in patterns:
         spec = find_spec(pattern.split("/")[0])
         for folder in (spec and spec.submodule_search_locations) or []:
-            found |= {str(file.relative_to(Path(folder).parent)): file for file in Path(folder).parent.glob(pattern)}
-    return ((name, found[name]) for name in sorted(found, key=digest) if _UNREAD.isdisjoint(name.split("/")))
+            files |= {str(file.relative_to(Path(folder).parent)): file for file in Path(folder).parent.glob(pattern)}
+    return ((name, files[name]) for name in sorted(files, key=digest) if _UNREAD.isdisjoint(name.split("/")))
 
 
 def _paragraphs(file: Path, seen: set[str]) -> Iterator[str]:
     """Yield the masked paragraphs of a file's docstrings that are not in ``seen``, and add them to it."""
-    with warnings.catch_warnings():  # invalid escapes in other people's docstrings
+    with warnings.catch_warnings():  # of invalid escapes in docstrings
         warnings.simplefilter("ignore")
         tree = ast.parse(file.read_bytes())
     for docstring in _docstrings(tree):
@@ -113,7 +113,7 @@ def _paragraphs(file: Path, seen: set[str]) -> Iterator[str]:
 
 
 def _docstrings(node: _Documented) -> Iterator[str]:
-    """Yield the docstring of a module, class or function and of all that is defined in it."""
+    """Yield the docstring of a module, class or function and of everything defined in it."""
     yield ast.get_docstring(node) or ""
     for child in node.body:
         if isinstance(child, _Documented):
@@ -121,7 +121,7 @@ def _docstrings(node: _Documented) -> Iterator[str]:
 
 
 def _documents(name: str, paragraphs: Iterable[str]) -> Iterator[str]:
-    """Join paragraphs to documents, of lengths that spread evenly in logarithm."""
+    """Join paragraphs to documents, with lengths that are evenly spread on a logarithmic scale."""
     texts: list[str] = []
     words = count = 0
     for text in paragraphs:

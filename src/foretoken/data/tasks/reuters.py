@@ -13,7 +13,7 @@ from foretoken.data.options import DataOptions
 from foretoken.data.readers.archives import raw_files
 from foretoken.errors import MissingDataError
 
-LABELLED = "labelled"  # without the documents that have none of the topics, as many papers have it
+LABELLED = "labelled"  # without documents that have none of the topics, as in many papers
 _PARTS = {"TRAIN": "train", "TEST": "test"}
 _DOCUMENT = re.compile(r"<REUTERS (?P<head>[^>]*)>(?P<content>.*?)</REUTERS>", re.DOTALL)
 _ATTRIBUTE = re.compile(r'(\w+)="([^"]*)"')
@@ -55,22 +55,22 @@ def read(path: Path, options: DataOptions) -> Splits:
 
 
 def _documents(where: str, content: str) -> Iterator[tuple[str, Document]]:
-    for found in _DOCUMENT.finditer(content):
-        attributes = dict(_ATTRIBUTE.findall(found["head"]))
+    for match in _DOCUMENT.finditer(content):
+        attributes = dict(_ATTRIBUTE.findall(match["head"]))
         split = _PARTS.get(attributes.get("LEWISSPLIT", ""))
         if split is None or attributes.get("TOPICS") != "YES":
             continue
-        topics, text = (pattern.search(found["content"]) for pattern in (_TOPICS, _TEXT))
+        topics, text = (pattern.search(match["content"]) for pattern in (_TOPICS, _TEXT))
         labels = tuple(dict.fromkeys(_TOPIC.findall(topics[1]))) if topics else ()
         number = attributes["NEWID"]
         yield split, Document(number, _plain(text[1] if text else ""), None, f"{where}#{number}", labels=labels)
 
 
 def _plain(text: str) -> str:
-    r"""Return title and body without markup; of a text without either, all of it.
+    r"""Return title and body without markup; the whole text if it has neither.
 
     >>> _plain("<TITLE>Corn &lt;X></TITLE><DATELINE>a</DATELINE><BODY>b&#3;</BODY>")
     'Corn <X>\nb'
     """
     parts = [content for _, content in _TITLE_OR_BODY.findall(text)] or [re.sub(r"<[^>]*>", "", text)]
-    return "\n".join(html.unescape(_CONTROLS.sub("", part)).strip() for part in parts)
+    return "\n".join(html.unescape(_CONTROLS.sub("", content)).strip() for content in parts)

@@ -1,6 +1,6 @@
 """The records of SuperGLUE (Wang et al. 2019) as labelled texts, in files and on the hub.
 
-The texts are put together as in the release of P-tuning v2 (Liu et al. 2022), which the papers build on.
+The texts are joined as in the release of P-tuning v2 (Liu et al. 2022), which the papers use.
 """
 
 from __future__ import annotations
@@ -28,9 +28,9 @@ class Records:
     """How the records of a task become examples.
 
     Attributes:
-        needed: what a record must have.
-        examples: makes the examples of a split, given the name of its source and its records.
-        on_hub: the same of the rows on the hub, where they have another shape.
+        needed: the fields that a record must have.
+        examples: function that returns the examples of a split, given the name of its source and its records.
+        on_hub: the same for the rows on the hub, if they have another form.
     """
 
     needed: Sequence[str]
@@ -43,20 +43,19 @@ class Records:
         return from_files(task, files, lambda file: self.examples(str(file), usable(read_rows(file, self.needed))))
 
     def hub(self, config: str) -> HubSource:
-        """Return the copy on the hub, whose test set has no labels either."""
-        own = self.on_hub or self
-        splits = ("train", "validation")
-        return from_hub("aps/super_glue", own.needed, own.examples, config=config, revision=PARQUET, splits=splits)
+        """Return the copy on the hub, without its test set, which has no labels."""
+        form, splits = self.on_hub or self, ("train", "validation")
+        return from_hub("aps/super_glue", form.needed, form.examples, config=config, revision=PARQUET, splits=splits)
 
 
 def records_of(labels: Mapping[str | int, str], text: str, text_pair: str) -> Records:
-    """Return records that hold a pair of texts under these names."""
+    """Return records of a pair of texts with these field names."""
     columns = Columns(text, text_pair, labels=labels)
     return Records(columns.needed, lambda _, rows: labelled(rows, columns))
 
 
 _JOINERS = {"cause": "because", "effect": "so"}
-# the files have false and true, which equal the numbers
+# the files have false and true, which are equal to 0 and 1
 _TEXTS = Columns("text", "text_pair", labels=published(("false", "true")))
 _TEXT = replace(_TEXTS, text_pair=None)
 _ANSWERS = replace(_TEXTS, id="id", group="group")
@@ -77,7 +76,7 @@ def _copa(_: str, rows: Iterable[UsableRow]) -> list[ChoiceExample]:
 
 
 def _wic(_: str, rows: Iterable[UsableRow]) -> list[Document]:
-    """Return both sentences, each after the word that is asked for: ``place: Do you want to come to my place?``."""
+    """Return both sentences, each after the word in question: ``place: Do you want to come to my place?``."""
     return labelled((_words(row, "{word}: {first}", "{word}: {second}") for row in rows), _TEXTS)
 
 
@@ -88,7 +87,7 @@ def _wic_question(_: str, rows: Iterable[UsableRow]) -> list[Document]:
 
 
 def _wsc(_: str, rows: Iterable[UsableRow]) -> list[Document]:
-    """Return the text with stars around the pronoun, and the noun phrase that it may stand for."""
+    """Return the text with stars around the pronoun, and the noun phrase that it may refer to."""
     return labelled(map(_pronoun, rows), _TEXTS)
 
 
@@ -103,7 +102,7 @@ def _multirc_records(source: str, rows: Iterable[UsableRow]) -> list[Document]:
 
 
 def _record(_: str, rows: Iterable[UsableRow]) -> list[QuestionExample]:
-    """Return the queries of the rows of the hub; answers are the mentions that read as one of the row's answers."""
+    """Return the queries of the rows of the hub; answers are the mentions whose text is one of the row's answers."""
     examples = []
     for where, values in rows:
         text, spans = filled(where, values["passage"], "passage"), values["entity_spans"]
@@ -117,15 +116,15 @@ def _record(_: str, rows: Iterable[UsableRow]) -> list[QuestionExample]:
 
 
 def _record_records(_: str, rows: Iterable[UsableRow]) -> list[QuestionExample]:
-    """Return every query about a passage, whose answers are among the marked entities of the passage, the group."""
+    """Return every query about a passage; its answers are marked entities, and the passage is the group."""
     examples = []
     for where, values in rows:
         check_columns(where, values["passage"], ("text", "entities"))
         text = filled(where, values["passage"]["text"], "text")
-        mentions = tuple(sorted({_mention(where, text, one) for one in values["passage"]["entities"]}))
+        mentions = tuple(sorted({_mention(where, text, span) for span in values["passage"]["entities"]}))
         for query in values["qas"]:
             check_columns(where, query, ("query", "answers", "idx"))
-            answers = tuple(dict.fromkeys(_mention(where, text, one) for one in query["answers"]))
+            answers = tuple(dict.fromkeys(_mention(where, text, span) for span in query["answers"]))
             name = f"{values['idx']}/{query['idx']}"
             examples.append(_query(where, name, query["query"], text, mentions, answers))
     return examples
@@ -137,7 +136,7 @@ def paragraph_of(document: Document) -> str:
 
 
 def by_paragraph(train: Sequence[Document], options: DataOptions) -> Splits:
-    """Return train and a validation split of other paragraphs: their questions have much in common."""
+    """Return train and a validation split of other paragraphs, since questions on one paragraph are similar."""
     home = {document.id: document for document in train}
     whole = [replace(document, group=paragraph_of(document)) for document in train]
     rest, parts = split_off(whole, {"validation": options.validation_fraction}, options.split_seed)
@@ -167,14 +166,14 @@ def _pronoun(row: UsableRow) -> UsableRow:
 
 
 def _mark(where: str, text: str, pronoun: str, index: int) -> str:
-    """Return the text with stars around the pronoun in the word of that number, or the nearest word that has it.
+    """Return the text with stars around the pronoun in word ``index``, or in the nearest word that has it.
 
-    One published index is off by a word.
+    One published index is wrong by a word.
     """
     places = [match.start() for match in re.finditer(rf"(?<!\w){re.escape(pronoun)}(?!\w)", text)]
     if not places:
         raise DataError(f"{where}: the pronoun {pronoun!r} is not in the text")
-    start = min(places, key=lambda place: abs(len(f"{text[:place]}x".split()) - 1 - index))
+    start = min(places, key=lambda at: abs(len(f"{text[:at]}x".split()) - 1 - index))
     end = start + len(pronoun)
     return f"{text[:start]}*{text[start:end]}*{text[end:]}"
 
@@ -213,7 +212,7 @@ def _query(
 
 
 def _mention(where: str, text: str, span: Mapping[str, Any]) -> Span:
-    """Return the first character of a mention and the one after its last; the files have the last one."""
+    """Return the first character of a mention and the one after its last; the files have its last."""
     check_columns(where, span, ("start", "end"))
     begin, end = span["start"], span["end"]
     name = span.get("text")

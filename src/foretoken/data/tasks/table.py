@@ -1,4 +1,4 @@
-"""The built-in tasks, made of the rows of tasks.yaml; their options, and where their raw data are looked for."""
+"""The built-in tasks, from the rows of tasks.yaml; checks of their options, and the places of their raw data."""
 
 from __future__ import annotations
 
@@ -40,12 +40,9 @@ from foretoken.left import TASKS as LEFT
 DATA_VARIABLE = "FORETOKEN_DATA"
 
 _CANDIDATES: FromRows = partial(examples_from_rows, columns=ColumnNames(problem=CANDIDATES))
-_SQUAD = {
-    "file": read_squad,
-    "rows": partial(examples_from_rows, columns=ColumnNames(problem=QUESTION_ANSWERING)),
-}
-# what tasks have besides their rows: ``reader`` reads a folder, ``file`` a file, ``rows`` those of a table or of the
-# hub, whose options ``check`` refuses; others are fields of the task
+_SQUAD = {"file": read_squad, "rows": partial(examples_from_rows, columns=ColumnNames(problem=QUESTION_ANSWERING))}
+# code of tasks: ``reader`` reads a folder, ``file`` a file, ``rows`` the rows of a table or of the hub, and ``check``
+# refuses options that the hub does not support; the others are fields of the task
 _CODE: dict[str, dict[str, Any]] = {
     "pydocs": {
         "reader": lambda *_: pydocs.documents(),
@@ -97,9 +94,9 @@ def _task(
     **row: Any,
 ) -> Task:
     """Return the task of a row."""
-    own = dict(_CODE.get(name, {}))
-    file, rows, check = own.pop("file", None), own.pop("rows", None), own.pop("check", None)
-    fields = row | own
+    code = dict(_CODE.get(name, {}))
+    file, rows, check = code.pop("file", None), code.pop("rows", None), code.pop("check", None)
+    fields = row | code
     labels = tuple(fields.pop("labels", ())) or (ner.tags(*entities) if entities else ())
     splits = (CLEAN, *([OFFICIAL] if read else ()), *fields.pop("splits", ()))
     options = tuple(fields.pop("options", ()))
@@ -147,29 +144,29 @@ def get_task(name: str) -> Task:
 
 
 def problem_name(data: DataOptions) -> str:
-    """Return the name of what is to be learned: the task's problem, or that of data of one's own."""
+    """Return the name of the problem: the task's, or that of the user's own data."""
     return TASKS[data.task].problem if data.task else data.problem
 
 
 def task_errors(values: Mapping[str, object]) -> list[str]:
-    """Return one line for every data option that does not fit the task, or data of one's own; some may be left out."""
+    """Return an error for every data option that does not fit the task or the user's own data."""
     name = values.get("task") or None
     if name is not None and not isinstance(name, str):
-        return []  # which is said where values get their types
+        return []  # the conversion of types reports it
     if name is not None and name not in TASKS:
         return [f"task: {_no_task(name)}"]
-    task, given = TASKS[name] if name else None, given_options(values)
+    task, named = TASKS[name] if name else None, given_options(values)
     errors = []
-    if task is not None and not task.needs_raw and "path" in given:
+    if task is not None and not task.needs_raw and "path" in named:
         errors.append(f"path has no use with task {quoted(name)}, which reads installed packages")
     problem = values.get("problem", CLASSIFICATION) if task is None else task.problem
     for option, answers in (("join_documents", (Answer.TAGS,)), ("min_documents", (Answer.CLASS, Answer.LABELS))):
         allowed = names_of_problems(*answers)
-        if option in given and problem not in allowed:
+        if option in named and problem not in allowed:
             errors.append(f"{option} is for {' and '.join(allowed)}, got data for {problem}")
     for owner in TASKS.values():
-        own = [option for option in owner.options if option in given and owner is not task]
-        errors.extend(f"{option} is for task {owner.name!r}, got task {quoted(name)}" for option in own)
+        foreign = [option for option in owner.options if option in named and owner is not task]
+        errors.extend(f"{option} is for task {owner.name!r}, got task {quoted(name)}" for option in foreign)
     return errors + _split_errors(values.get("split", CLEAN), task)
 
 
@@ -187,23 +184,24 @@ def _split_errors(split: object, task: Task | None) -> list[str]:
 
 
 def raw_place(task: Task, path: str | None = None) -> Path | None:
-    """Return where a task's raw data are looked for: ``path``, or $FORETOKEN_DATA/<place>; None if that is not set."""
+    """Return the path of a task's raw data: ``path``, or $FORETOKEN_DATA/<place>; None if that is not set."""
     folder = os.environ.get(DATA_VARIABLE)
     return local_path(path or f"{folder}/{task.place}") if path or folder else None
 
 
 def find_raw(task: Task, path: str | None = None) -> Path:
-    """Return where a task's raw data are.
+    """Return the path of a task's raw data.
 
     Raises:
-        MissingDataError: they are not there; the message says where it looked and where to get the data.
+        MissingDataError: they do not exist; the message names the path and where to get the data.
     """
-    place = raw_place(task, path)
-    if place is not None and is_there(place):
-        return place
+    looked_in = raw_place(task, path)
+    if looked_in is not None and is_there(looked_in):
+        return looked_in
     hub = f", or set path to 'hub' to load {task.hub_name} from the hub" if task.hub_name else ""
+    where = looked_in or f"${DATA_VARIABLE}/{task.place} (not set)"
     raise MissingDataError(
-        f"task {task.name!r}: the raw data were not found at {place or f'${DATA_VARIABLE}/{task.place} (not set)'}; "
+        f"task {task.name!r}: the raw data were not found at {where}; "
         f"get {task.source}, and name its folder with data.path or put it at ${DATA_VARIABLE}/{task.place}{hub}"
     )
 

@@ -1,4 +1,4 @@
-"""WebNLG challenge 2017: sets of triples and the texts that say them, from the official XML."""
+"""WebNLG challenge 2017: sets of triples and texts that express them, from the official XML."""
 
 from __future__ import annotations
 
@@ -15,32 +15,22 @@ from foretoken.data.tasks.base import Markers
 from foretoken.errors import DataError, MissingDataError
 
 MARKERS = Markers(("<bos_webnlg>", "<subject>", "<property>", "<object>"), "<target_webnlg>", "<eos_webnlg>")
-_SEEN = (
-    "Airport",
-    "Astronaut",
-    "Building",
-    "City",
-    "ComicsCharacter",
-    "Food",
-    "Monument",
-    "SportsTeam",
-    "University",
-    "WrittenWork",
-)
+_SEEN = {"Airport", "Astronaut", "Building", "City", "ComicsCharacter"}
+_SEEN |= {"Food", "Monument", "SportsTeam", "University", "WrittenWork"}
 _FOLDERS = {"train": "train", "dev": "validation"}
 _TEST = "testdata_with_lex.xml"
 _ARCHIVE = "webnlg_challenge_2017.tar*"
 
 
 def read(path: Path, _: DataOptions) -> Splits:
-    """Return the entries with all their texts as references; test entries are of part ``seen`` or ``unseen``.
+    """Return the entries with all their texts as references; test entries have the part ``seen`` or ``unseen``.
 
     ``path`` is the archive, or a folder with it or its content. Sources are those of :func:`linearise`; triples
-    and texts stay as published (underscores, quotes).
+    and texts are not changed (underscores, quotes).
 
     Raises:
         MissingDataError: a split has no entries.
-        DataError: malformed XML, or an entry has no triples or no text.
+        DataError: the XML is malformed, or an entry has no triples or no text.
     """
     splits: dict[str, list[GenerationExample]] = {"train": [], "validation": [], "test": []}
     for name, where, content in raw_files(path, _ARCHIVE, lambda name: name.suffix == ".xml"):
@@ -58,7 +48,7 @@ def read(path: Path, _: DataOptions) -> Splits:
 
 
 def linearise(triples: Iterable[tuple[str, str, str]]) -> str:
-    """Return triples as the source text of Chen et al. (2022, Table 4): a marker before every part of every triple.
+    """Return triples as the source text of Chen et al. (2022, Table 4), with a marker before every item of a triple.
 
     >>> linearise([("Ajoblanco", "country", "Spain")])
     '<bos_webnlg> <subject> Ajoblanco <property> country <object> Spain'
@@ -79,8 +69,8 @@ def _examples(where: str, file: str, content: bytes, *, parts: bool) -> Iterator
             raise DataError(f"{here}: {'an empty' if texts else 'no'} <lex>; expected its texts")
         if not entry.get("eid") or not entry.get("category"):
             raise DataError(f"{here}: no eid or category; the entry has {', '.join(entry.keys()) or 'none'}")
-        part = ("seen" if entry.get("category") in _SEEN else "unseen") if parts else None
-        yield GenerationExample(f"{file}/{entry.get('eid')}", linearise(triples), tuple(texts), here, part=part)
+        subset = ("seen" if entry.get("category") in _SEEN else "unseen") if parts else None
+        yield GenerationExample(f"{file}/{entry.get('eid')}", linearise(triples), tuple(texts), here, part=subset)
 
 
 def _texts(entry: ElementTree.Element, name: str) -> list[str]:

@@ -1,7 +1,7 @@
 """Guarantees for answers, fitted on labelled documents that are exchangeable with those that will be answered.
 
 Exchangeable means that their order says nothing: documents of one source and time, labelled alike. Nothing is assumed
-of the model. Everything here takes arrays, and none of it looks at a document that is to be answered.
+of the model. Everything here takes arrays.
 """
 
 from foretoken.metrics.risk.abstention import Abstention, fit_abstention

@@ -19,13 +19,13 @@ _ROUNDING = 1e-12
 
 @dataclass(frozen=True)
 class Abstention:
-    """When to abstain, and what it was fitted on.
+    """When to abstain, and what that was fitted on.
 
     Attributes:
-        threshold: answer where the confidence is larger.
-        max_error: the share of errors among the answers that is not exceeded.
-        confidence: the probability of that.
-        documents: that it was fitted on.
+        threshold: the model answers where its confidence is larger.
+        max_error: the largest share of errors among the answers.
+        confidence: the probability that the share is kept.
+        documents: how many documents it was fitted on.
         answered: how many of them are answered.
         errors: how many of these answers are wrong.
     """
@@ -43,7 +43,7 @@ class Abstention:
 
 
 class _Ordered(NamedTuple):
-    """The confidences (n,) from the surest on, and how many of the first 0 ... n answers are wrong (n + 1,)."""
+    """Confidences (n,) in falling order, and how many of the first 0 ... n answers are wrong (n + 1,)."""
 
     confidences: NDArray[np.float64]
     errors: NDArray[np.int64]
@@ -54,25 +54,25 @@ def fit_abstention(
 ) -> Abstention:
     """Return the lowest threshold below which to abstain that is proved to keep the share of errors at ``max_error``.
 
-    Let R(t) be the probability that an answer is wrong, given that its confidence is above t, for a new document. With
+    Let R(t) be the probability that an answer to a new document is wrong, given that its confidence is above t. With
     probability ``confidence`` or more over the draw of these documents, R(threshold) <= max_error. That holds for
     every model and every number of documents, if the documents are exchangeable with the new ones.
 
-    The numbers m of answered documents are tested in order, from a first one on up to all documents. The m surest
-    are answered, those above the confidence of the next one, t. Given t they are independent draws from the documents
-    above t, so their errors are binomial (m, R(t)), and P(Bin(m, max_error) <= errors) is a valid p-value of R(t) >
-    max_error. The first p-value that is too large ends the sequence, and the last number that passed is taken (fixed
-    sequence testing, as in Angelopoulos et al. 2021, "Learn then test").
+    Numbers m of answered documents are tested in rising order. The m documents with the largest confidences are
+    answered, those above the next confidence t. Given t they are independent draws from the documents above t, so
+    their errors are binomial (m, R(t)), and P(Bin(m, max_error) <= errors) is a valid p-value of R(t) > max_error. The
+    first p-value that is too large ends the sequence, and the last m that passed is taken (fixed sequence testing, as
+    in Angelopoulos et al. 2021, "Learn then test").
 
-    Why a sequence needs no correction for its many tests, though t depends on the draw: a threshold that is too low is
+    A sequence needs no correction for its many tests, though t depends on the draw: a threshold that is too low is
     taken only if the first tested one with R(t) > max_error, call it b, passes. R is continuous (equal confidences are
-    put in a random order, as if each had a tiny random number added), so R is max_error at every border between the
-    thresholds that are good and those that are not. The rate of errors between two such borders, and above the
-    first one, is then max_error as well, and between the last one and b it is larger. So given how many documents are
-    between the borders, which is all that decides which test is the first false one, the errors above b are
-    stochastically no fewer than Bin(m, max_error): it passes with the probability of its level at most.
+    put in a random order, as if each had a tiny random number added), so R is max_error at every border between good
+    and bad thresholds. The rate of errors between two such borders, and above the first one, is then max_error as
+    well, and between the last one and b it is larger. The numbers of documents between the borders alone decide which
+    test is the first false one. Given them, the errors above b are stochastically no fewer than Bin(m, max_error), so
+    the test passes with a probability of at most its level.
 
-    Where to begin is not known before: with few documents one wrong label ends the sequence, and with many the risk may
+    The best first m is not known before: with few documents one wrong label ends the sequence, and with many the risk may
     be too high already. Four sequences begin at a half, a quarter, an eighth and a sixteenth of the documents, or the
     fewest that can pass, each with the level (1 - confidence) / 4. A sequence that reaches the first number of another
     one joins it, and both go on with the sum of their levels (Bretz et al. 2009, "A graphical approach to sequentially
@@ -129,7 +129,7 @@ def _ordered(confidences: ArrayLike, is_wrong: ArrayLike) -> _Ordered:
 
 
 def _largest(ordered: _Ordered, max_error: float, confidence: float) -> int | None:
-    """Return the largest number of answered documents that passes, where a threshold can tell them from the others."""
+    """Return the largest number of answered documents that passes and that a threshold can separate from the others."""
     from scipy.stats import binom
 
     n, each = len(ordered.confidences), _level(confidence)
@@ -153,7 +153,7 @@ def _level(confidence: float) -> float:
 
 
 def _fewest(max_error: float, level: float) -> int:
-    """Return how many answers without an error it takes: (1 - max_error) ** m <= level."""
+    """Return the fewest answers that pass without an error: (1 - max_error) ** m <= level."""
     return max(1, math.ceil(math.log(level) / math.log(1 - max_error) - _ROUNDING))
 
 
@@ -170,7 +170,7 @@ def _refusal(ordered: _Ordered, max_error: float, confidence: float) -> str:
 
 
 def _reason(ordered: _Ordered, max_error: float, level: float) -> str:
-    """Return what is in the way, and how many documents would do if they are like these."""
+    """Return why no threshold passes, and how many documents like these would do."""
     from scipy.stats import binom
 
     n, fewest = len(ordered.confidences), _fewest(max_error, level)

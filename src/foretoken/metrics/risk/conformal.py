@@ -16,7 +16,7 @@ from foretoken.metrics.risk.abstention import check_share
 
 
 def fit_sets(true_probabilities: ArrayLike, *, max_error: float = 0.05) -> float:
-    """Return the probability from which on a class belongs to a document's set, which lacks the right one that seldom.
+    """Return the least probability of a class in a document's set, so that few sets lack the right class.
 
     The score of a class is 1 - p (Sadinle et al. 2019, "Least ambiguous set-valued classifiers"), and the threshold
     its finite-sample quantile: the k-th smallest probability that the n right classes have, k = floor(max_error (n +
@@ -24,7 +24,7 @@ def fit_sets(true_probabilities: ArrayLike, *, max_error: float = 0.05) -> float
     below with probability k / (n + 1) <= max_error.
 
     Args:
-        true_probabilities: of the right class of each labelled document (n,).
+        true_probabilities: probability of the right class of each labelled document (n,).
         max_error: the largest share of sets without the right class, between 0 and 1.
 
     Raises:
@@ -38,7 +38,7 @@ def fit_sets(true_probabilities: ArrayLike, *, max_error: float = 0.05) -> float
 
 
 def fit_intervals(residuals: ArrayLike, *, max_error: float = 0.05) -> NDArray[np.float64]:
-    """Return half the width of the interval around a predicted number that seldom lacks the right one.
+    """Return half the width of the intervals around predicted numbers, so that few lack the right number.
 
     It is the k-th largest absolute residual, k = floor(max_error (n + 1)), as in :func:`fit_sets`: each target's
     interval holds the right number with probability 1 - max_error or more.
@@ -62,9 +62,9 @@ def fit_intervals(residuals: ArrayLike, *, max_error: float = 0.05) -> NDArray[n
 
 
 def fit_label_sets(probabilities: ArrayLike, truth: ArrayLike, *, max_error: float = 0.05) -> float:
-    """Return the probability from which on a label belongs to a document's set, which misses so few of the right ones.
+    """Return the least probability of a label in a document's set, so that the sets miss few right labels.
 
-    What is limited is the expected false negative rate: the share of a document's right labels that are missed, 0 for
+    The limit is on the expected false negative rate: the share of a document's right labels that are missed, 0 for
     a document without any. It does not fall with the threshold, so the largest threshold with (the sum of the n
     rates + 1) / (n + 1) <= max_error keeps it for a new document (Angelopoulos et al. 2022, "Conformal risk
     control").
@@ -104,7 +104,7 @@ def in_set(probabilities: ArrayLike, threshold: float) -> NDArray[np.bool_]:
 
 
 def _rank(documents: int, max_error: float) -> int:
-    """Return how many of the labelled documents and the new one may be outside, of which one at least."""
+    """Return how many of the labelled documents and the new one may be outside; it is one at least."""
     check_share("max_error", max_error)
     rank = math.floor(max_error * (documents + 1) + 1e-9)
     if not rank:

@@ -1,4 +1,4 @@
-"""Selective prediction: how wrong a model is where it is confident, and leaves the rest to somebody else."""
+"""Selective prediction: the errors of a model that answers only where it is confident."""
 
 from __future__ import annotations
 
@@ -11,11 +11,11 @@ Curve = NDArray[np.float64]
 
 
 def coverage_risk(probabilities: ArrayLike, labels: ArrayLike) -> tuple[Curve, Curve]:
-    """Return coverage (n,) and risk (n,) of answering the k most confident of n predictions only, k = 1 ... n.
+    """Return coverage (n,) and risk (n,) of answering only the k most confident of n predictions, k = 1 ... n.
 
     coverage(k) = k / n and risk(k) = the errors among them / k (El-Yaniv and Wiener 2010, with the 0/1 loss).
-    Confidence is the largest probability of a row. Among equally confident predictions no order is the right
-    one: the risk is the mean over all their orders, and does not depend on the order of rows.
+    Confidence is the largest probability of a row. The risk is the mean over all orders of equally confident
+    predictions, so it does not depend on the order of rows.
 
     Raises :class:`~foretoken.errors.DataError` for unusable predictions.
 
@@ -31,7 +31,7 @@ def coverage_risk(probabilities: ArrayLike, labels: ArrayLike) -> tuple[Curve, C
 def aurc(probabilities: ArrayLike, labels: ArrayLike) -> float:
     """Return the area under the risk-coverage curve, the mean of risk(k) over k = 1 ... n (Geifman et al. 2019).
 
-    It is low for a model that is seldom wrong, and less confident where it is. Ties and errors are as in
+    It is low for a model that is seldom wrong, and less confident where it is wrong. Ties and errors are as in
     :func:`coverage_risk`.
 
     >>> aurc([[0.9, 0.1], [0.8, 0.2]], [0, 1]), aurc([[0.9, 0.1], [0.8, 0.2]], [1, 0])
@@ -41,6 +41,6 @@ def aurc(probabilities: ArrayLike, labels: ArrayLike) -> float:
 
 
 def _expected_errors(confidence: NDArray[np.float64], wrong: NDArray[np.bool_]) -> NDArray[np.float64]:
-    """Return the errors from the most confident prediction on, each as the mean of those that are as confident."""
+    """Return the error of each prediction, from the most confident on, as the mean over equally confident ones."""
     _, group, counts = np.unique(-confidence, return_inverse=True, return_counts=True)
     return np.repeat(np.bincount(group, wrong) / counts, counts)

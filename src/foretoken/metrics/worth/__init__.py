@@ -1,1 +1,1 @@
-"""Whether a trained model is worth it: two systems on the same rows, and what is said of them."""
+"""Comparisons of two systems on the same rows: whether training is worth it."""

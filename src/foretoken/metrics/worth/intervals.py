@@ -1,4 +1,4 @@
-"""How sure a metric on some rows is: its interval over other rows of the same kind, by the bootstrap."""
+"""Intervals of metrics over other rows of the same kind, by the bootstrap."""
 
 from __future__ import annotations
 
@@ -29,11 +29,11 @@ def bootstrap_intervals(
 ) -> dict[str, tuple[float, float]]:
     """Return the 95 % interval of metrics over n rows, each by its name.
 
-    It is of the 2.5 % and 97.5 % quantiles of ``samples`` draws of n rows with replacement, and of the metrics that
-    answers alone give. Problems without any, and fewer than two rows, have none.
+    The ends are the 2.5 % and 97.5 % quantiles over ``samples`` draws of n rows with replacement. Only metrics that
+    answers alone give have intervals; with fewer than two rows none has.
 
-    >>> found = bootstrap_intervals("classification", ["a", "a", "b", "b"] * 25, ["a", "a", "b", "a"] * 25)
-    >>> low, high = found["accuracy"]
+    >>> intervals = bootstrap_intervals("classification", ["a", "a", "b", "b"] * 25, ["a", "a", "b", "a"] * 25)
+    >>> low, high = intervals["accuracy"]
     >>> 0.6 < low < 0.75 < high < 0.9
     True
     """
@@ -43,8 +43,8 @@ def bootstrap_intervals(
         return {}
     scores = scores_of_draws(problem, metrics, labels, predictions, names)
     drawn = [scores(counts) for counts in row_counts(len(labels), samples, np.random.default_rng(seed))]
-    found = dict(zip(metrics, np.concatenate(drawn, axis=1), strict=True))
-    return {name: interval(values) for name, values in found.items() if np.isfinite(values).all()}
+    by_metric = zip(metrics, np.concatenate(drawn, axis=1), strict=True)
+    return {name: interval(values) for name, values in by_metric if np.isfinite(values).all()}
 
 
 def calibration_draws(
@@ -57,13 +57,13 @@ def calibration_draws(
     Args:
         outputs: probabilities (n, C) of one class per document, or (n, L) of several labels.
         truth: class numbers (n,), or 0 and 1 (n, L).
-        n_bins: of the ECE.
-        samples: how often documents are drawn.
+        n_bins: number of bins of the ECE.
+        samples: number of draws.
         seed: of the draws.
     """
     from scipy.sparse import csr_array
 
-    confidence, gap, bins = _doubts(np.asarray(outputs, dtype=float), np.asarray(truth), n_bins)
+    confidence, gap, bins = _gaps(np.asarray(outputs, dtype=float), np.asarray(truth), n_bins)
     rows = np.repeat(np.arange(len(gap)), gap.shape[1])
     places = [(bins.ravel(), n_bins + 1), (smooth_cells(confidence.ravel()), CELLS)]
     sums = [csr_array((gap.ravel(), (rows, cells)), shape=(len(gap), size)) for cells, size in places]
@@ -78,7 +78,7 @@ def calibration_draws(
 def calibration_intervals(
     values: Mapping[str, float], outputs: ArrayLike, truth: ArrayLike, *, n_bins: int = 15
 ) -> dict[str, tuple[float, float]]:
-    """Return the 95 % intervals of the calibration errors among ``values``; none of fewer than two rows.
+    """Return the 95 % intervals of the calibration errors among ``values``; empty for fewer than two rows.
 
     >>> calibration_intervals({"ece": 0.25}, [[0.75, 0.25], [0.25, 0.75], [0.6, 0.4], [0.6, 0.4]], [0, 0, 1, 0]).keys()
     dict_keys(['ece'])
@@ -92,16 +92,16 @@ def calibration_intervals(
 def error_interval(value: float, draws: NDArray[np.float64]) -> tuple[float, float]:
     """Return the 95 % interval of a calibration error from its draws (S,).
 
-    A calibration error is a sum of distances, which chance alone makes larger, and drawing documents anew makes it so
-    a second time: the quantiles of the draws lie too high. So they are reflected about the value (the basic
-    bootstrap), as far as 0, and the interval holds the value itself.
+    A calibration error is a sum of distances, which chance alone makes larger, and resampling documents adds more
+    chance: the quantiles of the draws are too high. So they are reflected about the value (the basic bootstrap), as
+    far as 0, and the interval holds the value itself.
     """
     low, high = interval(draws)
     return max(0.0, min(value, 2 * value - high)), max(value, 2 * value - low)
 
 
-def _doubts(outputs: Numbers, truth: NDArray[Any], n_bins: int) -> tuple[Numbers, Numbers, Counts]:
-    """Return confidences, how far they are from what is right, and their bins (n, K), as the metrics have them."""
+def _gaps(outputs: Numbers, truth: NDArray[Any], n_bins: int) -> tuple[Numbers, Numbers, Counts]:
+    """Return confidences, correct - confidence, and the bins of the ECE, each (n, K)."""
     if truth.ndim == 2:
         return outputs, truth - outputs, label_bins(outputs, n_bins)
     confidence, correct = top_class(*checked_predictions(outputs, truth))

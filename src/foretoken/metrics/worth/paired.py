@@ -1,4 +1,4 @@
-"""Two systems on the same rows: their scores in a metric, how sure these are, and how sure the difference is."""
+"""The comparison of two systems on the same rows: their scores and the difference, with intervals."""
 
 from __future__ import annotations
 
@@ -21,18 +21,18 @@ FEWEST = 6  # rows on which two systems differ: of fewer, no two-sided sign test
 
 @dataclass(frozen=True)
 class Versus:
-    """One system, which may be the mean of several seeds, against another, with 95 % intervals over other rows.
+    """A system, which may be the mean of several seeds, against another, with 95 % intervals over other rows.
 
     Attributes:
-        metric: what they are compared by.
-        score: of the one, from `lower` to `upper`.
-        other: score of the other, from `other_lower` to `other_upper`.
-        gain: by how much the one is better; of errors, by how much it is lower.
-        gain_lower: end of its interval.
-        gain_upper: the other end.
+        metric: the metric that they are compared by.
+        score: of the system, from `lower` to `upper`.
+        other: score of the other system, from `other_lower` to `other_upper`.
+        gain: by how much the system is better; for errors, by how much it is lower.
+        gain_lower: lower end of the gain's interval.
+        gain_upper: its upper end.
         p_value: of the paired bootstrap, two-sided.
-        rows: on which both were measured.
-        differing: those of them that the two do not answer alike.
+        rows: number of rows on which both were measured.
+        differing: number of rows that the two do not answer alike.
     """
 
     metric: str
@@ -51,7 +51,7 @@ class Versus:
 
     @property
     def side(self) -> int:
-        """1 where the one is better, -1 where the other is, 0 where the rows do not separate them."""
+        """1 where the system is better, -1 where the other is, 0 where the rows do not separate them."""
         if self.differing < FEWEST or self.gain_lower <= 0 <= self.gain_upper:
             return 0
         return 1 if self.gain > 0 else -1
@@ -71,9 +71,9 @@ class Versus:
 
 
 def comparable(problem: str, metric: str, classes: int) -> str | None:
-    """Return the metric that answers are compared by: the one asked for, or the problem's where that needs more.
+    """Return the metric that answers are compared by: the given one, or the problem's where that needs probabilities.
 
-    None: a problem whose answers are not compared.
+    It is None where a problem's answers are not compared.
 
     >>> comparable("classification", "accuracy", 3), comparable("classification", "nll", 3)
     ('accuracy', 'f1_macro')
@@ -87,43 +87,44 @@ def versus(
     problem: str,
     metric: str,
     labels: Sequence[Any],
-    one: Sequence[Sequence[Any]],
+    predictions: Sequence[Sequence[Any]],
     other: Sequence[Sequence[Any]],
     *,
     classes: Sequence[str] = (),
     samples: int = SAMPLES,
     seed: int = 0,
 ) -> Versus | None:
-    """Compare the answers of one system to n rows with those of another, each given for one seed or several.
+    """Compare a system's answers to n rows with those of another system, each for one seed or several.
 
-    Rows are drawn with replacement, the same ones for both (Koehn 2004). An interval is of the 2.5 % and 97.5 %
-    quantiles of what they score, and p is how often a difference that is centred on none is as large, the sample
-    itself counted as one more draw (Berg-Kirkpatrick et al. 2012).
+    Rows are drawn with replacement, the same rows for both (Koehn 2004). The ends of an interval are the 2.5 % and
+    97.5 % quantiles of the scores, and p is how often a difference centred on 0 is as large, with the sample itself
+    as one more draw (Berg-Kirkpatrick et al. 2012).
 
     Args:
         problem: classification, multi-label-classification or regression.
-        metric: what they are compared by; one that answers do not give is replaced, see :func:`comparable`.
+        metric: the metric to compare by; one that answers do not give is replaced, see :func:`comparable`.
         labels: a name, a set of names, or a number or numbers per row.
-        one: answers like the labels, of each seed.
-        other: those of the other system.
+        predictions: the system's answers, like the labels, for each seed.
+        other: the other system's.
         classes: the names, in order; those of the rows by default.
-        samples: how often rows are drawn.
+        samples: number of draws.
         seed: of the draws.
 
     Returns:
-        None for other problems, fewer than two rows, and a metric that is not defined on the rows.
+        The comparison; None for other problems, fewer than two rows, and a metric that is not defined on the rows.
 
     >>> labels = ["a", "b"] * 20
-    >>> found = versus("classification", "accuracy", labels, [labels], [["a"] * 40])
-    >>> found.score, found.other, found.side
+    >>> compared = versus("classification", "accuracy", labels, [labels], [["a"] * 40])
+    >>> compared.score, compared.other, compared.side
     (1.0, 0.5, 1)
     """
-    names = list(classes) or names_in(problem, [labels, *one, *other])
+    names = list(classes) or names_in(problem, [labels, *predictions, *other])
     metric = comparable(problem, metric, len(names)) or ""
     if not metric or len(labels) < 2:
         return None
     systems = [
-        [scores_of_draws(problem, [metric], labels, answers, names) for answers in system] for system in (one, other)
+        [scores_of_draws(problem, [metric], labels, answers, names) for answers in system]
+        for system in (predictions, other)
     ]
     counts = row_counts(len(labels), samples, np.random.default_rng(seed))
     parts = [
@@ -149,5 +150,5 @@ def versus(
         *interval(gains),
         float((1 + extreme.sum()) / (1 + len(gains))),
         len(labels),
-        sum(any(answer != row[0] for answer in row) for row in zip(*one, *other, strict=True)),
+        sum(any(answer != row[0] for answer in row) for row in zip(*predictions, *other, strict=True)),
     )

@@ -1,9 +1,8 @@
-"""Metrics of rows that are drawn with replacement: what answers alone give, without measuring each draw anew."""
+"""Metrics of resampled rows, for many draws at once; only metrics that need no probabilities."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from itertools import chain
 from typing import TYPE_CHECKING, Any, TypeAlias
 
 import numpy as np
@@ -22,7 +21,7 @@ Scores: TypeAlias = Callable[[Counts], Numbers]  # how often each row is drawn (
 
 
 def resampled_metrics(problem: str, classes: int) -> list[str]:
-    """Return the metrics of a problem that answers alone give.
+    """Return the metrics of a problem that can be computed from answers alone.
 
     >>> resampled_metrics("regression", 0)
     ['pearson', 'spearman', 'pearson_spearman', 'mse']
@@ -33,7 +32,7 @@ def resampled_metrics(problem: str, classes: int) -> list[str]:
 
 
 def names_in(problem: str, answers: Sequence[Sequence[Any]]) -> list[Any]:
-    """Return what labels and answers name, in order; nothing where they are of no set of names."""
+    """Return the sorted names in labels and answers; an empty list where they are not names."""
     answer = answer_of(problem)
     if answer not in (Answer.CLASS, Answer.LABELS, Answer.CHOICE):
         return []
@@ -44,7 +43,7 @@ def names_in(problem: str, answers: Sequence[Sequence[Any]]) -> list[Any]:
 def scores_of_draws(
     problem: str, metrics: Sequence[str], labels: Sequence[Any], answers: Sequence[Any], names: Sequence[Any]
 ) -> Scores:
-    """Return what measures rows that are drawn anew, which have these labels and answers."""
+    """Return a function that scores draws of rows with these labels and answers."""
     answer = answer_of(problem)
     if answer is Answer.NUMBER:
         return _of_numbers(metrics, np.asarray(labels, dtype=np.float64), np.asarray(answers, dtype=np.float64))
@@ -61,26 +60,24 @@ def interval(values: Sequence[float] | Numbers) -> tuple[float, float]:
 def _of_names(
     metrics: Sequence[str], labels: Sequence[Any], answers: Sequence[Any], names: Sequence[Any], *, several: bool
 ) -> Scores:
-    """Return the scores, which need of each name hits, rows with it and answers of it."""
+    """Return scores that need, for each name, the numbers of hits, of rows with it and of answers with it."""
     right, answered = (_held(rows, names, several=several) for rows in (labels, answers))
     sums = [right * answered, right, answered]
 
     def scores(counts: Counts) -> Numbers:
-        found = [np.asarray(counts @ matrix, dtype=np.float64) for matrix in sums]
-        return np.stack([_ratio(metric, *found, every=several) for metric in metrics])
+        totals = [np.asarray(counts @ matrix, dtype=np.float64) for matrix in sums]
+        return np.stack([_ratio(metric, *totals, every=several) for metric in metrics])
 
     return scores
 
 
 def _held(rows: Sequence[Any], names: Sequence[Any], *, several: bool) -> csr_array:
-    """Return 1 where a row has a name, else 0 (n, C)."""
+    """Return a matrix (n, C) with 1 where a row has a name, else 0."""
     from scipy.sparse import csr_array
+    from sklearn.preprocessing import MultiLabelBinarizer
 
-    places = {name: place for place, name in enumerate(names)}
-    held = [[places[name] for name in (row if several else [row])] for row in rows]
-    ends = np.cumsum([0, *map(len, held)])
-    columns = np.fromiter(chain.from_iterable(held), dtype=np.int64, count=ends[-1])
-    return csr_array((np.ones(len(columns), dtype=np.int64), columns, ends), shape=(len(rows), len(names)))
+    binarizer = MultiLabelBinarizer(classes=list(names), sparse_output=True)
+    return csr_array(binarizer.fit_transform(rows if several else [[row] for row in rows]))
 
 
 def _ratio(metric: str, hits: Numbers, there: Numbers, said: Numbers, *, every: bool = False) -> Numbers:
@@ -112,7 +109,7 @@ def _divided(part: Numbers, whole: Numbers) -> Numbers:
 
 
 def _of_numbers(metrics: Sequence[str], labels: Numbers, answers: Numbers) -> Scores:
-    """Return the scores, each the mean over several targets."""
+    """Return scores that are means over several targets."""
     right, said = (values.reshape(len(values), -1) for values in (labels, answers))
 
     def scores(counts: Counts) -> Numbers:

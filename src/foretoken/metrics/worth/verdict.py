@@ -19,15 +19,15 @@ def verdict(
     """Return the sentence on a trained model against a baseline.
 
     Args:
-        versus: how the two compare on the test documents.
+        versus: the comparison on the test documents.
         baseline: its name: tf-idf, majority or mean.
-        problem: what is predicted.
-        positive: the class that the metric is of, if it is of one.
+        problem: name of the problem.
+        positive: positive class of the metric, if it has one.
         advice: what may help where the baseline is better.
-        who: the method, where it has to be named.
+        who: name of the method, where the sentence names it.
 
-    >>> found = Versus("f1_macro", 0.71, 0.68, 0.74, 0.689, 0.65, 0.72, 0.021, 0.003, 0.039, 0.02, 400, 60)
-    >>> verdict(found, "tf-idf", problem="classification")
+    >>> compared = Versus("f1_macro", 0.71, 0.68, 0.74, 0.689, 0.65, 0.72, 0.021, 0.003, 0.039, 0.02, 400, 60)
+    >>> verdict(compared, "tf-idf", problem="classification")
     'F1 (macro) 0.71 is 2.1 points above TF-IDF (95 % interval 0.3 to 3.9, 400 test documents): training is worth it.'
     """
     name = called(baseline, problem)
@@ -55,7 +55,7 @@ def verdict(
 
 
 def called(baseline: str, problem: str) -> str:
-    """Return what a sentence calls a baseline.
+    """Return the name of a baseline in a sentence.
 
     >>> called("majority", "classification"), called("majority", "multi-label-classification")
     ('the majority class', 'answering the commonest labels')
@@ -65,12 +65,12 @@ def called(baseline: str, problem: str) -> str:
 
 
 def hardest(compared: Mapping[str, Versus]) -> str:
-    """Return the baseline that is best on the test documents, which is to be beaten; TF-IDF among equals."""
+    """Return the name of the baseline that is best on the test documents; TF-IDF among equals."""
     return min(compared, key=lambda name: (compared[name].gain, name != TF_IDF))
 
 
 def points(metric: str, value: float, *, signed: bool = True) -> str:
-    """Return a difference: in points of a hundred, or of an error as it is.
+    """Return a difference as text: in percentage points, or as it is for errors.
 
     >>> points("accuracy", -0.0312), points("accuracy", -0.0312, signed=False), points("mse", 0.01234)
     ('-3.1', '3.1', '0.0123')
@@ -81,7 +81,7 @@ def points(metric: str, value: float, *, signed: bool = True) -> str:
 
 
 def shown(metric: str, value: float) -> str:
-    """Return a score as the sentence says it."""
+    """Return a score as text."""
     return f"{value:.2f}" if METRICS[metric].is_share else f"{value:.3g}"
 
 

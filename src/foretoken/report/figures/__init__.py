@@ -1,4 +1,4 @@
-"""The figures of a report: one table, and how a figure gets into a page (:func:`to_svg`) or a file (:func:`to_png`)."""
+"""The table of all figures of a report, which are drawn as SVG (:func:`to_svg`) and PNG (:func:`to_png`)."""
 
 from __future__ import annotations
 
@@ -25,8 +25,8 @@ class Figure:
 
     Attributes:
         title: its heading.
-        caption: what is drawn, and how to read it.
-        draw: results -> the figure; None where they have nothing for it.
+        caption: what it shows, and how to read it.
+        draw: function of results that returns the figure; None if they have no data for it.
     """
 
     title: str

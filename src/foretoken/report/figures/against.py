@@ -1,4 +1,4 @@
-"""Scores against one number of a run: a key of its recipe, as the papers draw them, or what it trains."""
+"""Scores against one number of a run: a key of its recipe, as in the papers, or its trained parameters."""
 
 from __future__ import annotations
 
@@ -37,21 +37,21 @@ if TYPE_CHECKING:
     from foretoken.report.figures.style import Drawing
 
 
-Line = Mapping[float, Sequence[float]]  # place on the axis -> a value per seed
+Line = Mapping[float, Sequence[float]]  # position on the axis -> a value per seed
 
 
 @dataclass(frozen=True)
 class Against:
-    """What a figure draws scores against.
+    """The x axis of a figure of scores.
 
     Attributes:
-        label: the axis.
-        keys: of the recipe, or `parameters.` of the run; a method has its place by the first that its runs have.
-        paper: whose figure it is.
-        methods: those that are drawn; none are named: all that have a key.
+        label: its label.
+        keys: keys of the recipe, or of the run's `parameters.`; the first that a run has gives its position.
+        paper: the figure of a paper that it follows.
+        methods: the methods to draw; empty for all that have a key.
         scale: `log2`, `log` or `linear`.
-        loss: whether the last training loss is drawn beside the score.
-        macro: whether the mean over all tasks is drawn, a panel per model, and not a panel per task.
+        loss: draw the last training loss beside the score.
+        macro: draw the mean over all tasks in a panel per model, in place of a panel per task.
     """
 
     label: str
@@ -69,16 +69,16 @@ class Against:
         return f"{what} against {self.label}"
 
     def place(self, group: RunGroup) -> float | None:
-        """Return where a group stands on the axis; None where it has no place there."""
+        """Return the position of a group on the axis; None if it has none."""
         if self.methods and group.first.method not in self.methods:
             return None
         known = flatten({**group.first.recipe, "parameters": group.first.values.get("parameters") or {}})
-        place = next((value for key in self.keys if (value := number(known.get(key))) is not None), None)
-        return None if place is None or (place <= 0 and self.scale != "linear") else place
+        value_on_axis = next((value for key in self.keys if (value := number(known.get(key))) is not None), None)
+        return None if value_on_axis is None or (value_on_axis <= 0 and self.scale != "linear") else value_on_axis
 
 
 class DrawnAgainst(NamedTuple):
-    """What one axes shows: a line per method, and what names the axis of their values."""
+    """The content of one panel: a line per method, and the function that labels the y axis."""
 
     title: str
     lines: Mapping[str, Line]
@@ -110,46 +110,48 @@ KEYS = {
 
 @styled
 def score_by_parameters(results: Results) -> Figure | None:
-    """Draw the score of every chosen method, with the interval of its mean, against the parameters that it trains."""
-    place = KEYS["sizes"].place
-    panels = [panel for panel in chosen_panels(results) if len({place(group) for group in panel.groups} - {None}) > 1]
+    """Draw the score of every chosen method, with the interval of its mean, against its trained parameters."""
+    place_of = KEYS["sizes"].place
+    panels = [
+        panel for panel in chosen_panels(results) if len({place_of(group) for group in panel.groups} - {None}) > 1
+    ]
     if not panels:
         return None
     figure, axes = grid(len(panels))
-    for panel, one in zip(panels, axes, strict=True):
-        placed = [(count, group) for group in panel.groups if (count := place(group)) is not None]
+    for panel, ax in zip(panels, axes, strict=True):
+        placed = [(count, group) for group in panel.groups if (count := place_of(group)) is not None]
         for count, group in placed:
-            _interval(one, group.label, panel.marks[group.label], count, panel.scores(group))
-        one.set(title=panel.title, xlabel="trained parameters", xscale="log", ylim=_readable(panel))
-        decades(one, [count for count, _ in placed])
-        panel.label_scores(one)
+            _interval(ax, group.label, panel.marks[group.label], count, panel.scores(group))
+        ax.set(title=panel.title, xlabel="trained parameters", xscale="log", ylim=_readable(panel))
+        decades(ax, [count for count, _ in placed])
+        panel.label_scores(ax)
     legend(figure, axes)
     return figure
 
 
 def score_against(key: str) -> Drawing:
-    """Return what draws the scores of all candidates against a key: a line per method, the best one at every place."""
+    """Return a function that draws scores against a key: a line per method, with its best candidate at every value."""
     return styled(partial(_draw, KEYS[key]))
 
 
 def _draw(against: Against, results: Results) -> Figure | None:
-    found = list((_over_tasks if against.macro else _per_task)(against, results))
-    if not found:
+    shown = list((_over_tasks if against.macro else _per_task)(against, results))
+    if not shown:
         return None
-    drawn = marks([(method_in(line), line) for one in found for line in one.lines])
-    figure, axes = grid(len(found), columns=2 if against.loss else 3)
-    for one, place in zip(found, axes, strict=True):
-        for name, line in one.lines.items():
-            _line(place, name, drawn[name], line, results)
-        _scale(place, against, sorted({x for line in one.lines.values() for x in line}))
-        place.set(title=one.title, xlabel=against.label)
-        one.label(place)
+    drawn = marks([(method_in(line), line) for item in shown for line in item.lines])
+    figure, axes = grid(len(shown), columns=2 if against.loss else 3)
+    for item, ax in zip(shown, axes, strict=True):
+        for name, line in item.lines.items():
+            _line(ax, name, drawn[name], line, results)
+        _scale(ax, against, sorted({x for line in item.lines.values() for x in line}))
+        ax.set(title=item.title, xlabel=against.label)
+        item.label(ax)
     legend(figure, axes)
     return figure
 
 
 def _per_task(against: Against, results: Results) -> Iterator[DrawnAgainst]:
-    """Yield the scores of each task, and beside them the training losses, where some method has two places."""
+    """Yield the scores of each task, and with ``loss`` its training losses, if a method has two positions."""
     for panel in all_panels(results):
         lines = _lines(panel, against, panel.scores)
         if any(len(line) > 1 for line in lines.values()):
@@ -160,7 +162,7 @@ def _per_task(against: Against, results: Results) -> Iterator[DrawnAgainst]:
 
 
 def _over_tasks(against: Against, results: Results) -> Iterator[DrawnAgainst]:
-    """Yield, for each model, the mean over all tasks of each task's own metric, where a method has every task."""
+    """Yield, for each model, the mean over all tasks of their metrics, for methods that have every task."""
     for model, panels in by(all_panels(results), lambda panel: panel.model).items():
         split = TEST if all(panel.split == TEST for panel in panels) else VALIDATION
         if len(panels) < 2 or not all(is_share(panel.metric) for panel in panels):
@@ -168,26 +170,25 @@ def _over_tasks(against: Against, results: Results) -> Iterator[DrawnAgainst]:
         measured = [
             _lines(panel, against, partial(RunGroup.values, metric=panel.metric, split=split)) for panel in panels
         ]
-        lines = {name: _mean_of([one.get(name, {}) for one in measured], results) for one in measured for name in one}
+        names = dict.fromkeys(name for lines in measured for name in lines)
+        lines = {name: _mean_of([task.get(name, {}) for task in measured], results) for name in names}
         if any(len(line) > 1 for line in lines.values()):
-            label = f"mean over {len(panels)} tasks in %, {split}"
-            yield DrawnAgainst(
-                model, {name: line for name, line in lines.items() if line}, partial(_label_shares, label)
-            )
+            label = partial(_label_shares, f"mean over {len(panels)} tasks in %, {split}")
+            yield DrawnAgainst(model, {name: line for name, line in lines.items() if line}, label)
 
 
 def _lines(panel: Panel, against: Against, measure: Callable[[RunGroup], list[float]]) -> dict[str, Line]:
-    """Return line -> place -> a value per seed, of the best candidate by validation."""
-    found = {}
+    """Return the values per seed of the best candidate by validation, by line and position."""
+    lines = {}
     for line, alike in by(panel.groups, lambda group: group.line).items():
         places = by([group for group in alike if against.place(group) is not None], against.place)
         values = {place: measure(best_by_validation(places[place])) for place in sorted(places)}
-        found[line] = {place: seeds for place, seeds in values.items() if seeds}
-    return {name: line for name, line in found.items() if line}
+        lines[line] = {place: seeds for place, seeds in values.items() if seeds}
+    return {name: line for name, line in lines.items() if line}
 
 
 def _mean_of(tasks: Sequence[Line], results: Results) -> Line:
-    """Return the mean over tasks, at the places that all have."""
+    """Return the mean over tasks, at the positions that all have."""
     places = [place for place in tasks[0] if all(place in task for task in tasks)]
     return {place: [fmean(results.middle(task[place]) for task in tasks)] for place in places}
 
@@ -198,14 +199,14 @@ def _last_losses(group: RunGroup) -> list[float]:
 
 
 def _line(axes: Axes, name: str, mark: Mark, line: Line, results: Results) -> None:
-    """Draw what the seeds have in the middle with their standard deviation."""
+    """Draw the mean or median of the seeds with their standard deviation."""
     error = [deviation(seeds) for seeds in line.values()]
     look = {"markersize": 4.5, "linewidth": 1.3, "capsize": 2}
     axes.errorbar(list(line), [*map(results.middle, line.values())], yerr=error, label=name, **mark._asdict() | look)
 
 
 def _scale(axes: Axes, against: Against, places: Sequence[float]) -> None:
-    """Put ticks at powers of ten, or at the places that were run, as many as have room."""
+    """Put ticks at powers of ten, or at the positions of the runs, at most six."""
     if against.scale == "log":
         axes.set_xscale("log")
         decades(axes, places)
@@ -223,14 +224,14 @@ def _label_shares(label: str, axes: Axes) -> None:
 
 
 def _interval(axes: Axes, name: str, mark: Mark, x: float, scores: Sequence[float]) -> None:
-    """Draw the mean with its 95 % interval; that of a single score is not known."""
+    """Draw the mean with its 95 % interval; a single score has none."""
     mean, (low, high) = fmean(scores), mean_interval(scores) or (scores[0], scores[0])
     look = {"markersize": 6.5, "elinewidth": 1.3, "capsize": 2.5, "linestyle": "none"}
     axes.errorbar([x], [mean], yerr=[[mean - low], [high - mean]], label=name, **mark._asdict() | look)
 
 
 def _readable(panel: Panel) -> tuple[float, float]:
-    """Return limits that hold every seed; the interval of two seeds, which may be many times as long, is cut off."""
+    """Return limits that include every seed; they cut off the interval of two seeds, which may be very long."""
     scores = [score for group in panel.groups for score in panel.scores(group)]
     low, high = min(scores), max(scores)
     ends = [end for group in panel.groups for end in mean_interval(panel.scores(group)) or ()]
@@ -240,32 +241,30 @@ def _readable(panel: Panel) -> tuple[float, float]:
 
 @styled
 def expected_performance(results: Results) -> Figure | None:
-    """Draw the expected best validation score of k assignments, a line per method that was searched.
+    """Draw the expected best validation score of k assignments, a line per searched method.
 
-    An assignment counts once, with the mean of its seeds. The band is one standard deviation of the best of k draws.
+    The score of an assignment is the mean of its seeds. The band is one standard deviation of the best of k draws.
     """
-    found = [(panel, searched(panel.groups)) for panel in all_panels(results)]
-    found = [(panel, lines) for panel, lines in found if lines]
-    if not found:
+    searches = [(panel, lines) for panel in all_panels(results) if (lines := searched(panel.groups))]
+    if not searches:
         return None
-    drawn = marks([(method_in(line), line) for _, lines in found for line in lines])
-    figure, axes = grid(len(found))
-    for (panel, lines), one in zip(found, axes, strict=True):
+    drawn = marks([(method_in(line), line) for _, lines in searches for line in lines])
+    figure, axes = grid(len(searches))
+    for (panel, lines), ax in zip(searches, axes, strict=True):
         for name, scores in lines.items():
             mean, std = expected_validation_performance(scores, greater_is_better=greater_is_better(panel.metric))
             numbers = range(1, len(mean) + 1)
-            one.plot(numbers, mean, color=drawn[name].color, linestyle=drawn[name].linestyle, linewidth=1.5, label=name)
+            ax.plot(numbers, mean, color=drawn[name].color, linestyle=drawn[name].linestyle, linewidth=1.5, label=name)
             ends = np.clip([mean - std, mean + std], min(scores), max(scores))
-            one.fill_between(numbers, *ends, color=drawn[name].color, alpha=BAND, linewidth=0)
-        one.set(title=panel.title, xlabel="hyperparameter assignments")
-        whole_numbers(one)
-        panel.label_scores(one, split=VALIDATION)
+            ax.fill_between(numbers, *ends, color=drawn[name].color, alpha=BAND, linewidth=0)
+        ax.set(title=panel.title, xlabel="hyperparameter assignments")
+        whole_numbers(ax)
+        panel.label_scores(ax, split=VALIDATION)
     legend(figure, axes)
     return figure
 
 
 def searched(groups: Sequence[RunGroup]) -> dict[str, list[float]]:
-    """Return line -> the mean validation score of each assignment, where two or more were measured."""
+    """Return the mean validation scores of assignments by line, for lines with two or more."""
     lines = by([group for group in groups if group.validation is not None], lambda group: group.line)
-    scores = {line: [group.validation or 0.0 for group in alike] for line, alike in lines.items()}
-    return {line: found for line, found in scores.items() if len(found) > 1}
+    return {line: [group.validation or 0.0 for group in alike] for line, alike in lines.items() if len(alike) > 1}

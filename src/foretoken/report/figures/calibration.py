@@ -1,4 +1,4 @@
-"""What predicted probabilities are worth: reliability diagrams, and the risk at every coverage."""
+"""Figures of predicted probabilities and classes: reliability diagrams, risk and coverage, confusions."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
 
-MOST_DIAGRAMS = 24  # in one figure; what is left out is said below it
+MOST_DIAGRAMS = 24  # in one figure; a line below says if there are more
 COVERAGES = np.linspace(0.02, 1, 99)
 MOST_SQUARE = 12  # classes in a picture
 _LONGEST_NAME = 18
@@ -27,53 +27,55 @@ _LONGEST_NAME = 18
 
 @styled
 def reliability(results: Results) -> Figure | None:
-    """Draw accuracy against confidence for every chosen method, the runs of all its seeds together."""
-    found = [
+    """Draw accuracy against confidence for every chosen method, over all its seeds."""
+    diagrams = [
         (panel, name, group, pooled)
         for panel in chosen_panels(results)
         for name, group in few(panel)
         if (pooled := _pooled(group)) is not None
     ]
-    if not found:
+    if not diagrams:
         return None
-    shown = found[:MOST_DIAGRAMS]
+    shown = diagrams[:MOST_DIAGRAMS]
     figure, axes = grid(len(shown), columns=3, height=2.6)
-    for (panel, name, group, pooled), one in zip(shown, axes, strict=True):
-        _diagram(one, pooled, bins_of(group), panel.marks[group.label])
-        one.set_title(wrapped(f"{panel.title}: {name}", 34))
-    say_rest(figure, found, MOST_DIAGRAMS)
+    for (panel, name, group, pooled), ax in zip(shown, axes, strict=True):
+        _diagram(ax, pooled, bins_of(group), panel.marks[group.label])
+        ax.set_title(wrapped(f"{panel.title}: {name}", 34))
+    say_rest(figure, diagrams, MOST_DIAGRAMS)
     return figure
 
 
 @styled
 def coverage_risk(results: Results) -> Figure | None:
     """Draw the share of errors among the most confident predictions, as the mean over seeds."""
-    risks = [(panel, {name: _risks(group) for name, group in few(panel)}) for panel in chosen_panels(results)]
-    found = [(panel, lines) for panel, lines in risks if any(risk is not None for risk in lines.values())]
-    if not found:
+    drawn = [
+        (panel, lines)
+        for panel in chosen_panels(results)
+        if (lines := {name: risk for name, group in few(panel) if (risk := _risks(group)) is not None})
+    ]
+    if not drawn:
         return None
-    figure, axes = grid(len(found))
-    for (panel, lines), one in zip(found, axes, strict=True):
+    figure, axes = grid(len(drawn))
+    for (panel, lines), ax in zip(drawn, axes, strict=True):
         for name, risk in lines.items():
-            if risk is not None:
-                mark = panel.marks[name]._asdict()
-                one.plot(COVERAGES, risk, linewidth=1.4, markevery=14, markersize=3.5, label=name, **mark)
-        one.set(title=panel.title, xlabel="coverage", ylabel="risk (share of errors)", xlim=(0, 1))
-        one.set_ylim(bottom=0)
+            mark = panel.marks[name]._asdict()
+            ax.plot(COVERAGES, risk, linewidth=1.4, markevery=14, markersize=3.5, label=name, **mark)
+        ax.set(title=panel.title, xlabel="coverage", ylabel="risk (share of errors)", xlim=(0, 1))
+        ax.set_ylim(bottom=0)
     legend(figure, axes)
     return figure
 
 
 def _pooled(group: RunGroup) -> Predicted | None:
-    found = [one for run in group.runs if (one := predicted(run)) is not None]
-    if not found or len({one.probabilities.shape[1] for one in found}) > 1:
+    predictions = [item for run in group.runs if (item := predicted(run)) is not None]
+    if not predictions or len({item.probabilities.shape[1] for item in predictions}) > 1:
         return None
-    probabilities, labels = (np.concatenate(parts) for parts in zip(*found, strict=True))
+    probabilities, labels = (np.concatenate(parts) for parts in zip(*predictions, strict=True))
     return Predicted(probabilities, labels)
 
 
 def _diagram(axes: Axes, pooled: Predicted, bins: int, mark: Mark) -> None:
-    """Draw a bar per bin, the diagonal that it should reach, and below it how many predictions it holds."""
+    """Draw the accuracy of each bin, the diagonal, and above them the numbers of predictions."""
     from foretoken.metrics import reliability_bins
 
     rows = [row for row in reliability_bins(*pooled, n_bins=bins) if row.count]
@@ -92,33 +94,33 @@ def _diagram(axes: Axes, pooled: Predicted, bins: int, mark: Mark) -> None:
 
 
 def _risks(group: RunGroup) -> NDArray[np.float64] | None:
-    """Return the mean over seeds of the risk at each of the coverages."""
+    """Return the mean over seeds of the risk at each coverage; None without readable predictions."""
     from foretoken.metrics.risk.selective import coverage_risk as curve
 
-    found = [np.interp(COVERAGES, *curve(*one)) for run in group.runs if (one := predicted(run)) is not None]
-    return np.mean(found, axis=0) if found else None
+    risks = [np.interp(COVERAGES, *curve(*item)) for run in group.runs if (item := predicted(run)) is not None]
+    return np.mean(risks, axis=0) if risks else None
 
 
 @styled
 def confusions(results: Results) -> Figure | None:
-    """Draw the share of each label's documents that gets each answer; of many classes, those that are most confused."""
-    found = [
+    """Draw the share of each label's documents that gets each answer; of many classes the most confused."""
+    matrices = [
         (answers, counts)
         for task in results.tasks
         if (answers := answers_of(results, task)) is not None and (counts := answers.confusion()) is not None
     ]
-    if not found:
+    if not matrices:
         return None
-    figure, axes = grid(len(found), columns=2, height=4.2)
-    for (answers, counts), one in zip(found, axes, strict=True):
+    figure, axes = grid(len(matrices), columns=2, height=4.2)
+    for (answers, counts), ax in zip(matrices, axes, strict=True):
         kept = _most_confused(counts)
-        _draw(one, counts[np.ix_(kept, kept)], counts.sum(axis=1)[kept], [answers.classes[index] for index in kept])
-        one.set_title(wrapped(f"{answers.group.task}: {results.named(answers.group)}, {answers.split}", 44))
+        _draw(ax, counts[np.ix_(kept, kept)], counts.sum(axis=1)[kept], [answers.classes[index] for index in kept])
+        ax.set_title(wrapped(f"{answers.group.task}: {results.named(answers.group)}, {answers.split}", 44))
     return figure
 
 
 def _most_confused(counts: np.ndarray) -> list[int]:
-    """Return the classes with the most errors of their own and of others, in their order; all of a few."""
+    """Return the indices of the classes with the most errors as label or answer, in their order."""
     errors = counts.sum(axis=0) + counts.sum(axis=1) - 2 * np.diag(counts)
     return sorted(np.argsort(-errors, kind="stable")[:MOST_SQUARE].tolist())
 

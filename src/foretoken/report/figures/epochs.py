@@ -1,4 +1,4 @@
-"""What training says while it goes on: learning curves, and the calibration error (Figure 4 of Li et al. 2023)."""
+"""Figures of the course of training: learning curves, and the calibration error (Figure 4 of Li et al. 2023)."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ Line = dict[float, tuple[float, float]]  # step or epoch -> mean and standard de
 
 
 class Course(NamedTuple):
-    """What one axes shows: an entry of `epochs` -> a value, over `step` or `epoch`, and what names the values."""
+    """The content of one panel: a function of an entry of `epochs`, the x axis, and the function that labels y."""
 
     read: Callable[[Mapping[str, Any]], Any]
     axis: str
@@ -29,9 +29,8 @@ class Course(NamedTuple):
 @styled
 def calibration_error(results: Results) -> Figure | None:
     """Draw the validation ECE after every epoch, a line per method."""
-    return _draw(
-        results, lambda panel: [Course(_validation("ece"), "epoch", lambda axes: axes.set(ylabel="validation ECE"))]
-    )
+    course = Course(_validation("ece"), "epoch", lambda axes: axes.set(ylabel="validation ECE"))
+    return _draw(results, lambda panel: [course])
 
 
 @styled
@@ -47,33 +46,33 @@ def learning_curves(results: Results) -> Figure | None:
 
 
 def over_seeds(group: RunGroup, course: Course) -> Line:
-    """Return mean and standard deviation, at every evaluation, of the seeds that came so far."""
-    found: dict[float, list[float]] = {}
+    """Return mean and standard deviation over the seeds that reached each evaluation."""
+    values: dict[float, list[float]] = {}
     for run in group.parts:
         for entry in run.values.get("epochs") or []:
-            place, value = number(entry.get(course.axis)), number(course.read(entry))
-            if place is not None and value is not None:
-                found.setdefault(round(place, 3), []).append(value)
-    return {place: (fmean(found[place]), deviation(found[place])) for place in sorted(found)}
+            at, value = number(entry.get(course.axis)), number(course.read(entry))
+            if at is not None and value is not None:
+                values.setdefault(round(at, 3), []).append(value)
+    return {at: (fmean(values[at]), deviation(values[at])) for at in sorted(values)}
 
 
 def _draw(results: Results, courses: Callable[[Panel], list[Course]]) -> Figure | None:
-    """Draw the courses of every task side by side, where some method has two evaluations."""
-    found = []
+    """Draw the courses of every task side by side, if a method has two evaluations."""
+    curves = []
     for panel in chosen_panels(results):
         drawn = [(course, _lines(panel, course)) for course in courses(panel)]
         if any(len(line) > 1 for _, lines in drawn for line in lines.values()):
-            found += [(panel, course, lines) for course, lines in drawn]
-    if not found:
+            curves += [(panel, course, lines) for course, lines in drawn]
+    if not curves:
         return None
-    figure, axes = grid(len(found), columns=2)
-    for (panel, course, lines), one in zip(found, axes, strict=True):
+    figure, axes = grid(len(curves), columns=2)
+    for (panel, course, lines), ax in zip(curves, axes, strict=True):
         for name, line in lines.items():
-            _band(one, name, panel.marks[name], line)
-        one.set(title=panel.title, xlabel=course.axis)
-        whole_numbers(one)
-        one.xaxis.set_major_formatter(thousands)
-        course.label(one)
+            _band(ax, name, panel.marks[name], line)
+        ax.set(title=panel.title, xlabel=course.axis)
+        whole_numbers(ax)
+        ax.xaxis.set_major_formatter(thousands)
+        course.label(ax)
     legend(figure, axes)
     return figure
 

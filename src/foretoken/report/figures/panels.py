@@ -1,4 +1,4 @@
-"""The results of a report as figures need them: by task, in one split, one line or point per method."""
+"""The results of a report by task, in one split, with one line or point per method, as figures need them."""
 
 from __future__ import annotations
 
@@ -20,15 +20,15 @@ MOST_LINES = 10  # in one panel
 
 @dataclass(frozen=True)
 class Panel:
-    """What one task says: one axes of a figure.
+    """The results of one task, drawn in one panel of a figure.
 
     Attributes:
-        title: the task, with the model where there are several.
+        title: the task, with the model if there are several.
         model: the pretrained model.
         groups: the candidates, or the chosen ones.
-        marks: how each label is drawn.
-        metric: that the task is compared by.
-        split: where the metric is read: the test split if every group was measured there.
+        marks: the mark of each label.
+        metric: the metric that the task is compared by.
+        split: the test split if every group was tested, else validation.
     """
 
     title: str
@@ -43,12 +43,12 @@ class Panel:
         return group.values(self.metric, self.split)
 
     def label_scores(self, axes: Axes, *, axis: str = "y", split: str | None = None) -> None:
-        """Name the axis of the scores, of this split by default, and print them as the tables do."""
-        one, width = (axes.yaxis, 24) if axis == "y" else (axes.xaxis, 80)
+        """Label the axis of the scores, by default of the panel's split, and print them as the tables do."""
+        side, width = (axes.yaxis, 24) if axis == "y" else (axes.xaxis, 80)
         unit = " in %" if is_share(self.metric) else ""
-        one.set_label_text(wrapped(f"{self.groups[0].heading()}{unit}, {split or self.split}", width))
+        side.set_label_text(wrapped(f"{self.groups[0].heading()}{unit}, {split or self.split}", width))
         if is_share(self.metric):
-            one.set_major_formatter(percent)
+            side.set_major_formatter(percent)
 
 
 def chosen_panels(results: Results) -> list[Panel]:
@@ -62,7 +62,7 @@ def all_panels(results: Results) -> list[Panel]:
 
 
 def few(panel: Panel) -> list[tuple[str, RunGroup]]:
-    """Return (label, group) of what fits into one panel: all, or where those are many the best of each method."""
+    """Return (label, group) of the groups to draw: all, or if these are many the best of each method."""
     if len(panel.groups) <= MOST_LINES:
         return [(group.label, group) for group in panel.groups]
     best = [best_by_validation(alike) for alike in by(panel.groups, lambda group: group.first.method).values()]
@@ -70,7 +70,7 @@ def few(panel: Panel) -> list[tuple[str, RunGroup]]:
 
 
 def deviation(values: Sequence[float]) -> float:
-    """Return the standard deviation, 0 of a single value.
+    """Return the standard deviation, 0 for a single value.
 
     >>> deviation([1.0, 3.0]), deviation([2.0])
     (1.4142135623730951, 0.0)
@@ -79,7 +79,7 @@ def deviation(values: Sequence[float]) -> float:
 
 
 def _natural(group: RunGroup) -> list[tuple[float, str]]:
-    """Order labels as a reader does: 8 comes before 16."""
+    """Return a sort key that compares numbers in labels by value: 8 comes before 16."""
     return [(float(part), "") if part.isdigit() else (-1.0, part) for part in re.split(r"(\d+)", group.label)]
 
 

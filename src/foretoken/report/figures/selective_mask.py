@@ -1,4 +1,4 @@
-"""What the soft mask of selective prefix tuning does to a prefix token's weight: Figure 5 of Zhang et al. (2024)."""
+"""The effect of selective prefix tuning's soft mask on a prefix token's weight: Figure 5 of Zhang et al. (2024)."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""How figures look: one colour for text and axes, which the page replaces, and marks that read on light and dark."""
+"""The style of figures: one colour for text and axes, which the page replaces, and marks for light and dark pages."""
 
 from __future__ import annotations
 
@@ -18,14 +18,14 @@ if TYPE_CHECKING:
     Drawing: TypeAlias = Callable[[Results], Figure | None]
 
 
-INK = "#010203"  # all text and axes; nothing else has this colour, so that it can be replaced in the SVG
-# Okabe and Ito's colours for colour-blind readers, with their lightness moved to where white and black contrast alike.
+INK = "#010203"  # for all text and axes and nothing else, so that it can be replaced in the SVG
+# Okabe and Ito's colours for colour-blind readers, with a lightness that contrasts with white and black alike.
 COLOURS = ("#2b83c6", "#c27803", "#0f9671", "#cf5a22", "#a86ab5", "#4a93a8", "#98732a", "#7f7f7f", "#c2588c")
 MARKERS, LINES = "os^DvPX", ("-", "--", ":", "-.")
-BAND = 0.18  # opacity of what lies around a line
+BAND = 0.18  # opacity of the band around a line
 WIDTH = 9.0  # inches of most figures; at this width texts are as large as the page's
 LEGEND_ROW = 0.19  # inches
-_LETTERS = 15.5  # of a legend, in an inch
+_LETTERS = 15.5  # of a legend per inch
 _ELEMENTS = ("text.", "axes.label", "axes.edge", "axes.title", "xtick.", "ytick.", "grid.")
 RC: dict[Any, Any] = {
     **{f"{element}color": INK for element in _ELEMENTS},
@@ -46,13 +46,13 @@ RC: dict[Any, Any] = {
     "figure.constrained_layout.h_pad": 0.08,
     "figure.constrained_layout.w_pad": 0.08,
 }
-SVG = '<svg role="img"'  # how a file of ours begins
+SVG = '<svg role="img"'  # the beginning of foretoken's files
 _REFERENCES = re.compile(r'(\bid="|\bhref="#|url\(#)')
 _METADATA = re.compile(r"<metadata>.*?</metadata>", re.DOTALL)
 
 
 class Mark(NamedTuple):
-    """How one method is drawn, in every figure alike."""
+    """The colour, shape and dashes of one method, the same in every figure."""
 
     color: str
     marker: str
@@ -60,14 +60,14 @@ class Mark(NamedTuple):
 
 
 def styled(draw: Drawing) -> Drawing:
-    """Let a function draw with the settings of all figures."""
+    """Wrap a function that draws a figure, to give it the common settings."""
 
     def drawn(results: Results) -> Figure | None:
         import matplotlib as mpl
 
         with mpl.rc_context(RC):
             figure = draw(results)
-            if figure is not None:  # placed once: each file that is written would do it again
+            if figure is not None:  # lay it out once, and not again for each file
                 figure.draw_without_rendering()
                 figure.set_layout_engine("none")
         return figure
@@ -78,22 +78,22 @@ def styled(draw: Drawing) -> Drawing:
 def marks(names: Sequence[tuple[str, str]]) -> dict[str, Mark]:
     """Return a mark for the label of each (method, label): a colour per method, a shape and dashes per label.
 
-    >>> found = marks([("lora", "lora (r=4)"), ("lora", "lora (r=8)"), ("bitfit", "bitfit")])
-    >>> found["lora (r=4)"].color == found["lora (r=8)"].color, len(set(found.values()))
+    >>> by_label = marks([("lora", "lora (r=4)"), ("lora", "lora (r=8)"), ("bitfit", "bitfit")])
+    >>> by_label["lora (r=4)"].color == by_label["lora (r=8)"].color, len(set(by_label.values()))
     (True, 3)
     """
     methods = sorted({method for method, _ in names})
-    found: dict[str, Mark] = {}
+    by_label: dict[str, Mark] = {}
     for number, method in enumerate(methods):
         again = number // len(COLOURS)
         for index, label in enumerate(sorted({label for other, label in names if other == method})):
             shape, line = MARKERS[(number + index) % len(MARKERS)], LINES[(again + index) % len(LINES)]
-            found[label] = Mark(COLOURS[number % len(COLOURS)], shape, line)
-    return found
+            by_label[label] = Mark(COLOURS[number % len(COLOURS)], shape, line)
+    return by_label
 
 
 def method_in(line: str) -> str:
-    """Return the method of a line, which has its colour.
+    """Return the method of a line's label.
 
     >>> method_in("aot-p-tuning (variant=fc)")
     'aot-p-tuning'
@@ -102,7 +102,7 @@ def method_in(line: str) -> str:
 
 
 def grid(count: int, *, columns: int = 3, height: float = 2.4) -> tuple[Figure, list[Axes]]:
-    """Return a figure with this many axes, in rows of ``columns``; one alone is as wide as the figure."""
+    """Return a figure with ``count`` axes, in rows of ``columns``; a single one is as wide as the figure."""
     from matplotlib.backends.backend_agg import FigureCanvasAgg
     from matplotlib.figure import Figure
 
@@ -117,10 +117,10 @@ def grid(count: int, *, columns: int = 3, height: float = 2.4) -> tuple[Figure, 
 
 
 def legend(figure: Figure, axes: Sequence[Axes]) -> None:
-    """Put one legend below the figure, each name once, and make the figure taller by it."""
+    """Add one legend below the figure, with each name once, and make room for it."""
     handles: dict[str, Artist] = {}
-    for one in axes:
-        for handle, label in zip(*one.get_legend_handles_labels(), strict=True):
+    for ax in axes:
+        for handle, label in zip(*ax.get_legend_handles_labels(), strict=True):
             handles.setdefault(label, handle)
     if not handles:
         return
@@ -130,21 +130,21 @@ def legend(figure: Figure, axes: Sequence[Axes]) -> None:
     figure.legend(handles.values(), handles, loc="outside lower center", ncols=columns)
 
 
-def say_rest(figure: Figure, found: Sequence[object], most: int) -> None:
-    """Say below a figure that it shows the first ones alone."""
-    if len(found) > most:
-        figure.supxlabel(f"the first {most} of {len(found)}", color=INK, fontsize=8)
+def say_rest(figure: Figure, items: Sequence[object], most: int) -> None:
+    """Write below a figure that it shows only the first ``most`` items, if there are more."""
+    if len(items) > most:
+        figure.supxlabel(f"the first {most} of {len(items)}", color=INK, fontsize=8)
 
 
 def whole_numbers(axes: Axes) -> None:
-    """Let the x axis have ticks at whole numbers only."""
+    """Put ticks of the x axis at whole numbers only."""
     from matplotlib.ticker import MaxNLocator
 
     axes.xaxis.set_major_locator(MaxNLocator(nbins=8, integer=True, min_n_ticks=1))
 
 
 def decades(axes: Axes, values: Sequence[float]) -> None:
-    """Label the powers of ten of a logarithmic x axis; where the values span too few of them, others too."""
+    """Label the powers of ten of a logarithmic x axis, and more values if these are too few."""
     from matplotlib.ticker import LogLocator, NullFormatter
 
     few = max(values) < 30 * min(values)
@@ -154,7 +154,7 @@ def decades(axes: Axes, values: Sequence[float]) -> None:
 
 
 def wrapped(text: str, width: int = 30) -> str:
-    r"""Return a text in lines of at most this many characters, where it can be broken.
+    r"""Return a text broken into lines of at most ``width`` characters, if it has blanks there.
 
     >>> wrapped("prefix-tuning (num_virtual_tokens=8)", 20)
     'prefix-tuning\n(num_virtual_tokens=8)'
@@ -165,7 +165,7 @@ def wrapped(text: str, width: int = 30) -> str:
 
 
 def thousands(value: float, _: Any = None) -> str:
-    """Return a number as an axis shows it.
+    """Return a number as text for an axis.
 
     >>> thousands(512), thousands(20000), thousands(1.5e6), thousands(0.25)
     ('512', '20k', '1.5M', '0.25')
@@ -177,7 +177,7 @@ def thousands(value: float, _: Any = None) -> str:
 
 
 def percent(value: float, _: Any = None) -> str:
-    """Return a share as an axis shows it.
+    """Return a share as text for an axis.
 
     >>> percent(0.815), percent(-1e-17)
     ('81.5', '0')
@@ -189,9 +189,9 @@ def to_svg(figure: Figure, name: str = "figure", *, title: str = "") -> str:
     """Return the `<svg>` element of a figure.
 
     Args:
-        figure: what to write.
-        name: what its ids begin with, so that they are unique in a page.
-        title: what it shows, for readers who cannot see it.
+        figure: the figure.
+        name: prefix of its ids, which makes them unique in a page.
+        title: its description for screen readers.
     """
     import matplotlib as mpl
 
@@ -205,7 +205,7 @@ def to_svg(figure: Figure, name: str = "figure", *, title: str = "") -> str:
 
 
 def to_png(figure: Figure, *, dpi: int = 160) -> bytes:
-    """Return a figure as PNG, on white."""
+    """Return a figure as PNG on a white ground."""
     stream = io.BytesIO()
     figure.savefig(stream, format="png", dpi=dpi, facecolor="white")
     return stream.getvalue()

@@ -17,55 +17,55 @@ if TYPE_CHECKING:
     from matplotlib.axes import Axes
     from matplotlib.figure import Figure
 
-SEEDS_OF_A_VIOLIN = 3  # fewer have no distribution to speak of
+SEEDS_OF_A_VIOLIN = 3  # at least, for a distribution
 
 
 @styled
 def scores(results: Results) -> Figure | None:
-    """Draw the score of every method over its seeds, a panel per task where any has several."""
+    """Draw the scores of every method over its seeds, a panel per task, if any method has several."""
     panels = [panel for panel in chosen_panels(results) if any(len(panel.scores(group)) > 1 for group in panel.groups)]
     if not panels:
         return None
     most = max(len(panel.groups) for panel in panels)
     figure, axes = grid(len(panels), columns=1, height=0.75 + 0.36 * most)
-    for panel, one in zip(panels, axes, strict=True):
-        _draw_scores(one, panel)
+    for panel, ax in zip(panels, axes, strict=True):
+        _draw_scores(ax, panel)
     return figure
 
 
 @styled
 def document_lengths(results: Results) -> Figure | None:
     """Draw a violin of the documents' lengths for every data set, with a line where the model's input ends."""
-    found = data_sets(results)
-    if not found:
+    sets = data_sets(results)
+    if not sets:
         return None
-    figure, (axes,) = grid(1, height=0.5 + 0.5 * len(found))
-    logarithms = {row: np.log10(quantiles) for row, (_, quantiles, _) in enumerate(found)}
-    for shape in _violins(axes, logarithms, [COLOURS[0]] * len(found)):
+    figure, (axes,) = grid(1, height=0.5 + 0.5 * len(sets))
+    logarithms = {row: np.log10(quantiles) for row, (_, quantiles, _) in enumerate(sets)}
+    for shape in _violins(axes, logarithms, [COLOURS[0]] * len(sets)):
         shape[:, 0] = 10 ** shape[:, 0]
-    for row, (_, quantiles, max_length) in enumerate(found):
+    for row, (_, quantiles, max_length) in enumerate(sets):
         axes.scatter([np.median(quantiles)], [row], color=INK, s=12, zorder=3)
         if max_length:
             axes.plot([max_length] * 2, [row - 0.42, row + 0.42], color=COLOURS[3], linewidth=1.6)
-    lengths = np.concatenate([quantiles for _, quantiles, _ in found])
+    lengths = np.concatenate([quantiles for _, quantiles, _ in sets])
     axes.set(xlabel="tokens per document, before any is cut off", xscale="log", xlim=(lengths.min(), lengths.max()))
     decades(axes, lengths.tolist())
-    _name_rows(axes, [name for name, _, _ in found])
+    _name_rows(axes, [name for name, _, _ in sets])
     return figure
 
 
 def data_sets(results: Results) -> list[tuple[str, NDArray[np.float64], float | None]]:
-    """Return each data set whose lengths are known: its name, quantiles of its lengths, and where they are cut off."""
-    found = []
+    """Return each data set with known lengths: its name, quantiles of its lengths, and the length of truncation."""
+    sets = []
     for panel in all_panels(results):
         runs = [run for group in panel.groups for run in group.runs]
         known = [(values, run) for run in runs if (values := _quantiles(run)) is not None]
-        found += [(panel.title, values, number(run.values.get("max_length"))) for values, run in known[:1]]
-    return found
+        sets += [(panel.title, values, number(run.values.get("max_length"))) for values, run in known[:1]]
+    return sets
 
 
 def _quantiles(run: Run) -> NDArray[np.float64] | None:
-    """Return the quantiles of the largest split that has some; lengths of 0 have no logarithm."""
+    """Return the quantiles of the largest split that has them, at least 1, as they are drawn as logarithms."""
     splits = [split for split in (run.values.get("documents") or {}).values() if (split or {}).get("length_quantiles")]
     if not splits:
         return None
@@ -94,7 +94,7 @@ def _draw_scores(axes: Axes, panel: Panel) -> None:
 def _violins(
     axes: Axes, values: Mapping[int, Sequence[float] | NDArray[np.float64]], colours: Sequence[str]
 ) -> list[NDArray[np.float64]]:
-    """Draw the distribution of the values of each row, all violins equally wide; return the corners of each."""
+    """Draw the distribution of the values of each row, all equally wide; return the vertices of each violin."""
     if not values:
         return []
     bodies: Any = axes.violinplot(

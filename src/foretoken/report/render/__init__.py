@@ -1,1 +1,1 @@
-"""How a report is drawn: HTML and LaTeX."""
+"""Tables of a report, and their LaTeX."""

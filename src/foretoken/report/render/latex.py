@@ -1,4 +1,4 @@
-"""Tables for LaTeX, with booktabs, in the papers' layout."""
+"""Tables in LaTeX, with booktabs, in the papers' layout."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ _SPECIAL = {
     "±": r"$\pm$",
     "†": r"$^\dagger$",
     "\n": " ",
-    "[": "{[}",  # else the option, and the star, of the end of the line before
+    "[": "{[}",  # at the start of a row, \\ would take it as its option, and the star too
     "*": "{*}",
 } | {mark: f"\\{mark}" for mark in "&%$#_{}"}
 _ESCAPES = str.maketrans(_SPECIAL)
@@ -26,7 +26,7 @@ _PREAMBLE = "% \\usepackage{booktabs}\n"
 
 
 def document(tables: Sequence[ReportTable]) -> str:
-    r"""Return the tables as a file to be read with \input."""
+    r"""Return a file with the tables, for \input."""
     return _PREAMBLE + "".join(f"\n{latex(table)}" for table in tables)
 
 
@@ -62,7 +62,7 @@ def latex(table: ReportTable) -> str:
 
 
 def escape(text: str) -> str:
-    r"""Return text that LaTeX prints as it is.
+    r"""Return text escaped for LaTeX.
 
     >>> print(escape("50 % of a_b & <c>"))
     50 \% of a\_b \& \textless{}c\textgreater{}
@@ -71,7 +71,7 @@ def escape(text: str) -> str:
 
 
 def _heads(table: ReportTable) -> list[str]:
-    """Return the line of titles over several columns, and the rules below them."""
+    """Return the row of titles over several columns, and the rules below it."""
     if not table.heads:
         return []
     titles = [f"\\multicolumn{{{width}}}{{c}}{{{escape(title)}}}" for title, width in table.heads]

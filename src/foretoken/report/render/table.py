@@ -10,7 +10,7 @@ BEST, SECOND = 1, 2
 
 
 class Cell(NamedTuple):
-    """What a cell says, the number it stands for, and whether that is the best (1) or second (2) of its column."""
+    """The text of a cell, its number, and its rank in its column: best (1), second (2) or neither (0)."""
 
     text: str
     value: float | None = None
@@ -19,7 +19,7 @@ class Cell(NamedTuple):
 
 @dataclass(frozen=True)
 class ReportTable:
-    """A head, rows of as many cells, and what has to be known to read them.
+    """A table with a header, rows of cells and a caption.
 
     The first ``names`` columns hold words, the others numbers. ``heads`` are titles over several columns each:
     (title, number of columns).
@@ -34,7 +34,7 @@ class ReportTable:
 
 
 def words(*texts: object) -> list[Cell]:
-    """Return cells of plain text; None is empty.
+    """Return cells of plain text; None gives an empty cell.
 
     >>> words("lora", None)
     [Cell(text='lora', value=None, rank=0), Cell(text='', value=None, rank=0)]
@@ -43,9 +43,7 @@ def words(*texts: object) -> list[Cell]:
 
 
 def ranked(cells: Sequence[Cell], *, greater_is_better: bool, competing: Sequence[bool]) -> list[Cell]:
-    """Mark the best and the second best value of a column, ties alike; where all are alike, nothing is best.
-
-    The last place is never marked as the second best.
+    """Rank the best and the second best value of a column; equal values share a rank, and the lowest has none.
 
     >>> cells = [Cell("a", 1.0), Cell("b", 3.0), Cell("c", 2.0)]
     >>> [cell.rank for cell in ranked(cells, greater_is_better=True, competing=[True, True, True])]

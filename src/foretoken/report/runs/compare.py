@@ -1,10 +1,10 @@
 """Comparisons of two methods on a task: over seeds by t-tests, over documents by a paired bootstrap.
 
-Every two methods of the same task and model are compared, on test. The first of the two is the one that is better
-by validation, so that the question of a one-sided test, "is the first better?", needs no look at the test scores.
+Every two methods of the same task and model are compared on test. The first of the two is better by validation, so
+that a one-sided test, which asks whether the first is better, does not depend on the test scores.
 
-The t-tests are Welch's and not paired: what two methods share through a seed (the order of the documents, the
-initial head) makes their scores no pairs, and choosing between the two tests by the data would be a second chance.
+The t-tests are Welch's and not paired: scores of two methods with the same seed are no pairs, though they share the
+order of the documents and the initial head, and a choice between both tests by the data would bias the result.
 """
 
 from __future__ import annotations
@@ -28,13 +28,13 @@ SIGNIFICANT = 0.05
 
 @dataclass(frozen=True)
 class Comparison:
-    """Two groups on test. A test that is not possible is None, with its reason; `holm_*` are corrected p-values."""
+    """Two groups on test. Impossible tests are None, with the reason in `no_*`; `holm_*` are corrected p-values."""
 
     one: RunGroup
     other: RunGroup
     difference: float | None = None  # of the means over seeds, in the task's metric
     over_seeds: TTest | None = None
-    paper: TTest | None = None  # the paper's own test, where it is asked for
+    paper: TTest | None = None  # the paper's test
     no_t_test: str = ""
     bootstrap: Bootstrap | None = None
     measure: str = ""
@@ -46,68 +46,60 @@ class Comparison:
 def compare(results: Results, *, paper: str | None = None) -> list[Comparison]:
     """Compare the chosen methods of every task and model; p-values are corrected (Holm) within a task.
 
-    ``paper`` names the test of a paper to make as well: `one-sided-t`, Student's, as Li et al. 2023 report it.
+    ``paper`` names the test of a paper to add: `one-sided-t`, Student's, as Li et al. 2023 report it.
     """
-    found: list[Comparison] = []
+    comparisons: list[Comparison] = []
     for alike in by(results.chosen, lambda group: group.task).values():
-        documents: dict[int, dict[Key, float] | str] = {id(group): per_document(group) for group in alike}
+        documents = {id(group): per_document(group) for group in alike}
         models = by(alike, lambda group: group.model).values()
         pairs = [pair for same in models for pair in combinations(_by_validation(same), 2)]
         compared = [
-            Comparison(
-                one,
-                other,
-                **_over_seeds(one, other, paper),
-                **_over_documents(one, documents[id(one)], documents[id(other)]),
-            )
-            for one, other in pairs
+            _over_documents(_over_seeds(*pair, paper), *(documents[id(group)] for group in pair)) for pair in pairs
         ]
-        found += _corrected(compared)
-    return found
+        comparisons += _corrected(compared)
+    return comparisons
 
 
 def _by_validation(groups: Sequence[RunGroup]) -> list[RunGroup]:
-    """Return the groups, best first; those without a score last."""
+    """Return the groups in the order of their validation scores, the best first; those without one last."""
     sign = -1 if groups and greater_is_better(groups[0].metric) else 1
     return sorted(groups, key=lambda group: (group.validation is None, sign * (group.validation or 0.0)))
 
 
-def _over_seeds(one: RunGroup, other: RunGroup, paper: str | None) -> dict[str, Any]:
-    first, second = (group.values(one.metric, TEST) for group in (one, other))
+def _over_seeds(group: RunGroup, other: RunGroup, paper: str | None) -> Comparison:
+    first, second = group.values(group.metric, TEST), other.values(group.metric, TEST)
     if not first or not second:
-        return {"no_t_test": f"no test scores of {(other if first else one).label}"}
-    difference = {"difference": fmean(first) - fmean(second)}
+        return Comparison(group, other, no_t_test=f"no test scores of {(other if first else group).label}")
+    compared = Comparison(group, other, fmean(first) - fmean(second))
     if min(len(first), len(second)) < 2:
-        return difference | {"no_t_test": f"no test possible with one seed ({len(first)} and {len(second)})"}
-    better: Alternative = "greater" if greater_is_better(one.metric) else "less"
+        return replace(compared, no_t_test=f"no test possible with one seed ({len(first)} and {len(second)})")
+    better: Alternative = "greater" if greater_is_better(group.metric) else "less"
     try:
-        own = t_test(first, second, alternative=better, equal_var=True) if paper == ONE_SIDED_T else None
-        return difference | {"over_seeds": t_test(first, second), "paper": own}
+        paper_test = t_test(first, second, alternative=better, equal_var=True) if paper == ONE_SIDED_T else None
+        return replace(compared, over_seeds=t_test(first, second), paper=paper_test)
     except DataError as error:
-        return difference | {"no_t_test": str(error)}
+        return replace(compared, no_t_test=str(error))
 
 
-def _over_documents(one: RunGroup, documents: dict[Key, float] | str, others: dict[Key, float] | str) -> dict[str, Any]:
-    for reason in (documents, others):
-        if isinstance(reason, str):
-            return {"no_bootstrap": reason}
-    values = paired(documents, others)  # type: ignore[arg-type]
-    if isinstance(values, str):
-        return {"no_bootstrap": values}
+def _over_documents(
+    compared: Comparison, documents: dict[Key, float] | str, others: dict[Key, float] | str
+) -> Comparison:
+    if isinstance(documents, str) or isinstance(others, str):
+        return replace(compared, no_bootstrap=str(documents if isinstance(documents, str) else others))
     try:
-        result = paired_bootstrap(*values, samples=SAMPLES)
+        result = paired_bootstrap(*paired(documents, others), samples=SAMPLES)
     except DataError as error:
-        return {"no_bootstrap": str(error)}
-    return {"bootstrap": result, "measure": MEASURES[one.first.answer].name}
+        return replace(compared, no_bootstrap=str(error))
+    return replace(compared, bootstrap=result, measure=MEASURES[compared.one.first.answer].name)
 
 
 def _corrected(comparisons: Sequence[Comparison]) -> list[Comparison]:
-    """Correct each kind of test for how often it was made on the task."""
+    """Correct the p-values of each kind of test for the number of tests on the task."""
     corrected = list(comparisons)
     for name in ("over_seeds", "bootstrap"):
-        made = [index for index, item in enumerate(corrected) if getattr(item, name) is not None]
-        adjusted = holm([getattr(corrected[index], name).p_value for index in made])
-        for index, p_value in zip(made, adjusted, strict=True):
+        tested = [index for index, item in enumerate(corrected) if getattr(item, name) is not None]
+        adjusted = holm([getattr(corrected[index], name).p_value for index in tested])
+        for index, p_value in zip(tested, adjusted, strict=True):
             changes: dict[str, Any] = {f"holm_{name}": p_value}
             corrected[index] = replace(corrected[index], **changes)
     return corrected

@@ -1,6 +1,6 @@
-"""How right a method is on each test document, as a mean over its seeds: what the paired bootstrap resamples.
+"""The score of a method on each test document, as a mean over its seeds, for the paired bootstrap.
 
-The mean is taken, not a vote: a vote of seeds is an ensemble, which no row of the report describes.
+It is the mean and no vote: a vote of seeds would be an ensemble, which is no row of the report.
 """
 
 from __future__ import annotations
@@ -16,12 +16,13 @@ from foretoken.data.problems import Answer
 from foretoken.errors import DataError, printable
 from foretoken.metrics.answers import token_f1
 from foretoken.report.runs.groups import TEST, RunGroup
+from foretoken.report.runs.records import Run
 
 Key = tuple[str, str]  # part of the test split, id of the document
 
 
 class Measure(NamedTuple):
-    """What is measured of one document, greater being better, and what the report calls it."""
+    """A measure of one document, of which greater values are better, and its name in the report."""
 
     name: str
     of: Callable[[Any, Any], float]
@@ -36,7 +37,7 @@ def _minus_squared_error(label: Any, prediction: Any) -> float:
 
 
 def _tags_right(label: Sequence[str], prediction: Sequence[str]) -> float:
-    return float(np.mean([one == other for one, other in zip(label, prediction, strict=True)])) if label else 1.0
+    return float(np.mean([tag == other for tag, other in zip(label, prediction, strict=True)])) if label else 1.0
 
 
 def _labels_right(label: Sequence[str], prediction: Sequence[str]) -> float:
@@ -59,54 +60,54 @@ MEASURES: dict[Answer | None, Measure] = {
 
 
 def per_document(group: RunGroup) -> dict[Key, float] | str:
-    """Return the measure of every test document, averaged over seeds; or, in words, why there is none."""
+    """Return the measure of every test document, averaged over seeds; or the reason why there is none."""
     measure = MEASURES.get(group.first.answer)
     if measure is None:
         return f"no measure per document is defined for {group.first.problem}"
-    found: list[dict[Key, float]] = []
-    for run in group.runs:
-        if not run.scores(TEST):
-            continue
-        try:
-            scores = _scores(run.predictions(), measure)
-        except DataError as error:
-            return f"{printable(run.folder.name)}: {error}"
-        if isinstance(scores, str):
-            return f"{printable(run.folder.name)}: {scores}"
-        found.append(scores)
-    if not found:
+    try:
+        by_seed = [_scores(run, measure) for run in group.runs if run.scores(TEST)]
+    except DataError as error:
+        return str(error)
+    if not by_seed:
         return f"the test split was not looked at with {group.label}"
-    if any(scores.keys() != found[0].keys() for scores in found):
+    if any(scores.keys() != by_seed[0].keys() for scores in by_seed):
         return f"the seeds of {group.label} have different test documents"
-    return {key: float(np.mean([scores[key] for scores in found])) for key in found[0]}
+    return {key: float(np.mean([scores[key] for scores in by_seed])) for key in by_seed[0]}
 
 
-def paired(one: Mapping[Key, float], other: Mapping[Key, float]) -> tuple[list[float], list[float]] | str:
-    """Return the values of both in the same order; or why they are no pairs."""
-    if one.keys() != other.keys():
-        return f"the test documents differ ({len(one)} and {len(other)}, {len(one.keys() & other.keys())} in both)"
-    return [one[key] for key in one], [other[key] for key in one]
+def paired(first: Mapping[Key, float], second: Mapping[Key, float]) -> tuple[list[float], list[float]]:
+    """Return the values of both in the same order.
+
+    Raises:
+        DataError: their documents differ.
+    """
+    if first.keys() != second.keys():
+        shared = len(first.keys() & second.keys())
+        raise DataError(f"the test documents differ ({len(first)} and {len(second)}, {shared} in both)")
+    return [first[key] for key in first], [second[key] for key in first]
 
 
-def answers(table: pa.Table) -> dict[Key, tuple[Any, Any]] | str:
-    """Return label and prediction of every test document; or, in words, why there are none."""
+def answers(table: pa.Table) -> dict[Key, tuple[Any, Any]]:
+    """Return label and prediction of every test document.
+
+    Raises:
+        DataError: a column is missing, or a document is there twice.
+    """
     missing = [name for name in ("split", "id", "label", "prediction") if name not in table.column_names]
     if missing:
-        return f"the predictions have no column {', '.join(missing)}"
+        raise DataError(f"the predictions have no column {', '.join(missing)}")
     rows = table.filter(pc.equal(table["split"], TEST))
     parts = rows["part"].to_pylist() if "part" in rows.column_names else [None] * len(rows)
     keys = [(part or "", str(name)) for part, name in zip(parts, rows["id"].to_pylist(), strict=True)]
     if len(set(keys)) < len(keys):
-        return "a test document is in the predictions twice"
+        raise DataError("a test document is in the predictions twice")
     pairs = zip(rows["label"].to_pylist(), rows["prediction"].to_pylist(), strict=True)
     return dict(zip(keys, pairs, strict=True))
 
 
-def _scores(table: pa.Table, measure: Measure) -> dict[Key, float] | str:
-    found = answers(table)
-    if isinstance(found, str):
-        return found
+def _scores(run: Run, measure: Measure) -> dict[Key, float]:
     try:
-        return {key: measure.of(label, prediction) for key, (label, prediction) in found.items()}
+        return {key: measure.of(label, prediction) for key, (label, prediction) in answers(run.predictions()).items()}
     except (TypeError, ValueError) as error:
-        return f"the predictions are not of this kind of task ({error})"
+        reason = error if isinstance(error, DataError) else f"the predictions are not of this kind of task ({error})"
+        raise DataError(f"{printable(run.folder.name)}: {reason}") from error

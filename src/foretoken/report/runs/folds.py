@@ -17,8 +17,8 @@ TEST, VALIDATION = "test", "validation"
 def as_one(runs: Sequence[Run]) -> Run:
     """Return the runs of the folds of one recipe and seed as one run.
 
-    Its test scores are those of all documents together, where every fold is there and has looked at its test split;
-    its other scores and its timings are means over the folds. What is no number is the first fold's.
+    Its test scores are those of all documents together, if every fold exists and was tested; its other scores and its
+    timings are means over the folds. All other values are the first fold's.
     """
     runs = sorted(runs, key=lambda run: run.fold or 0)
     first = runs[0]
@@ -49,8 +49,8 @@ def _test(runs: Sequence[Run]) -> dict[str, float]:
 
 
 def _pooled(runs: Sequence[Run]) -> dict[str, float]:
-    """Return the metrics of the predictions of all folds; none where they cannot be read."""
-    from foretoken.training.problems import make_problem  # brings PyTorch, which a report needs for nothing else
+    """Return the metrics of the predictions of all folds; empty if they cannot be read."""
+    from foretoken.training.problems import make_problem  # imports PyTorch, which a report needs only here
     from foretoken.training.run.folds import only_test, pooled_scores
 
     first = runs[0]

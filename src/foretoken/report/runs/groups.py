@@ -1,4 +1,4 @@
-"""Runs of one recipe as a group over seeds, and the choice among the candidates of a method, by validation alone."""
+"""Groups of runs of one recipe over seeds, and the choice among the candidates of a method by validation."""
 
 from __future__ import annotations
 
@@ -18,17 +18,17 @@ from foretoken.report.runs.records import Run
 from foretoken.report.scores import greater_is_better, heading
 
 T = TypeVar("T")
-MEAN, MEDIAN = "mean", "median"  # what tables show of the seeds
-_NOT_THE_RECIPE = ("name", "output", "protocol", "save_errors", "baselines")  # where it is kept, what is said of it
+MEAN, MEDIAN = "mean", "median"  # over the seeds, in tables
+_NOT_THE_RECIPE = ("name", "output", "protocol", "save_errors", "baselines")  # keys that do not change a result
 _NOT_THE_TRAINING = ("seed", "num_threads")
 
 
 @dataclass(frozen=True)
 class RunGroup:
-    """Finished runs whose recipes differ in nothing but the seed, in the order of their seeds; folds count as one."""
+    """Finished runs whose recipes differ only in the seed, in the order of their seeds; all folds are one run."""
 
     runs: tuple[Run, ...]
-    metric: str  # that the task is compared by
+    metric: str  # by which the task is compared
     setting: str = ""  # the options in which the candidates of this method differ
 
     @property
@@ -38,8 +38,8 @@ class RunGroup:
 
     @property
     def parts(self) -> list[Run]:
-        """The runs that were made: where a run stands for its folds, those."""
-        return [part for run in self.runs for part in run.parts]
+        """The trained runs: each fold is one."""
+        return [item for run in self.runs for item in run.parts]
 
     @property
     def task(self) -> str:
@@ -53,32 +53,32 @@ class RunGroup:
 
     @property
     def label(self) -> str:
-        """The method with the options that tell it from others."""
+        """The method with the options in which its runs differ."""
         return self.first.label
 
     @property
     def line(self) -> str:
-        """The method with those of the options that tell it from others that are no numbers."""
+        """The label without options that are numbers."""
         return self.first.line
 
     def heading(self, metric: str = "") -> str:
-        """Return what heads a metric, by default that which the task is compared by, with the class that it is of."""
+        """Return the heading of a metric, by default the task's, with its positive class."""
         classes = dict.fromkeys(positive_of(run.problem, run.classes) for run in self.runs)
         return heading(metric or self.metric, " or ".join(classes))
 
     @cached_property
     def split(self) -> str:
-        """`test`, or `validation` where no run of the group has looked at the test split."""
+        """`test`, or `validation` if no run of the group was tested."""
         return TEST if any(run.scores(TEST) for run in self.runs) else VALIDATION
 
     @cached_property
     def validation(self) -> float | None:
-        """The mean of the metric over seeds, on validation; None where it was not measured."""
+        """The mean of the metric over seeds, on validation; None if it was not measured."""
         values = self.values(self.metric, VALIDATION)
         return fmean(values) if values else None
 
     def values(self, metric: str, split: str | None = None) -> list[float]:
-        """Return a metric of every run that has it, in the order of the seeds; of the group's split by default."""
+        """Return the values of a metric in the order of the seeds, by default on the group's split."""
         scores = [run.scores(split or self.split) for run in self.runs]
         return [score[metric] for score in scores if metric in score]
 
@@ -89,7 +89,7 @@ class RunGroup:
 
 @dataclass(frozen=True)
 class Results:
-    """All runs of a report: the candidates of every method, the chosen one, and what is not counted."""
+    """All runs of a report: the candidates of every method, the chosen ones, and the runs that are not counted."""
 
     runs: tuple[Run, ...]
     groups: tuple[RunGroup, ...]
@@ -104,16 +104,16 @@ class Results:
 
     @property
     def finished(self) -> list[Run]:
-        """The runs that are counted, each fold for itself."""
+        """The trained runs that are counted: each fold is one."""
         return [run for group in self.groups for run in group.parts]
 
     def middle(self, values: Sequence[float]) -> float:
-        """Return what the report shows of the seeds: their mean, or their median."""
+        """Return the mean or the median of the seeds, as the report has it."""
         return median(values) if self.average == MEDIAN else fmean(values)
 
     def named(self, group: RunGroup) -> str:
-        """Return what a row is called: the label of its method, and the model where there are several."""
-        return f"{group.label}, {group.model}" if len({one.model for one in self.groups}) > 1 else group.label
+        """Return the name of a row: the label of its method, with the model if there are several."""
+        return f"{group.label}, {group.model}" if len({item.model for item in self.groups}) > 1 else group.label
 
     def of_task(self, task: str) -> list[RunGroup]:
         """Return the chosen groups of a task."""
@@ -121,9 +121,10 @@ class Results:
 
 
 def collect(runs: Sequence[Run], *, average: str = MEAN) -> Results:
-    """Group runs over seeds and choose among the candidates of each method; `average` is what tables show of seeds."""
-    made, repeated = _once_per_seed([run for run in runs if run.is_finished])
-    counted = _folds_as_one(made)
+    """Group runs over seeds and choose among the candidates of each method; `average` is mean or median, for tables."""
+    unique, repeated = _once_per_seed([run for run in runs if run.is_finished])
+    folds = by(unique, lambda run: id(run) if run.fold is None else (identity(settings(run.recipe)), run.seed))
+    counted = [alike[0] if alike[0].fold is None else as_one(alike) for alike in folds.values()]
     metrics = {
         task: _most_common(run.metric for run in alike) for task, alike in by(counted, lambda run: run.task).items()
     }
@@ -138,19 +139,19 @@ def collect(runs: Sequence[Run], *, average: str = MEAN) -> Results:
 
 
 def by(items: Iterable[T], key: Callable[[T], Hashable]) -> dict[Any, list[T]]:
-    """Return the items under their keys, in the order they come.
+    """Group items by a key, in their order.
 
     >>> by([1, 2, 3], lambda number: number % 2)
     {1: [1, 3], 0: [2]}
     """
-    found: dict[Any, list[T]] = defaultdict(list)
+    groups: dict[Any, list[T]] = defaultdict(list)
     for item in items:
-        found[key(item)].append(item)
-    return dict(found)
+        groups[key(item)].append(item)
+    return dict(groups)
 
 
 def _once_per_seed(runs: Sequence[Run]) -> tuple[list[Run], list[tuple[Run, str]]]:
-    """Keep one run of each recipe and seed: a copy would count twice. One that knows its test score is preferred."""
+    """Keep one run of each recipe and seed, so that copies do not count twice; a tested one is preferred."""
     counted: list[Run] = []
     repeated: list[tuple[Run, str]] = []
     for alike in by(runs, lambda run: (identity(settings(run.recipe)), run.seed, run.fold)).values():
@@ -160,13 +161,8 @@ def _once_per_seed(runs: Sequence[Run]) -> tuple[list[Run], list[tuple[Run, str]
     return counted, repeated
 
 
-def _folds_as_one(runs: Sequence[Run]) -> list[Run]:
-    found = by(runs, lambda run: id(run) if run.fold is None else (identity(settings(run.recipe)), run.seed))
-    return [alike[0] if alike[0].fold is None else as_one(alike) for alike in found.values()]
-
-
 def settings(recipe: Mapping[str, Any]) -> dict[str, Any]:
-    """Return what a recipe asks for, without its seed, its fold and what cannot change a result."""
+    """Return a recipe without its seed, its fold and keys that do not change a result."""
     kept = {key: value for key, value in recipe.items() if key not in _NOT_THE_RECIPE}
     if kept.get("data"):
         kept["data"] = without_fold(kept["data"])
@@ -192,8 +188,8 @@ def _short(options: Mapping[str, Any]) -> dict[str, Any]:
 def _chosen(groups: Sequence[RunGroup]) -> list[RunGroup]:
     """Return, for each method of a task, the candidate that is best by validation.
 
-    Where the test split was looked at for some candidates only, a sweep has chosen those: the others of that
-    method, which may have had fewer seeds, are left to the table of all candidates.
+    If only some candidates of a method were tested, a sweep has chosen those, and the others, which may have fewer
+    seeds, do not compete.
     """
     kept = []
     for alike in by(groups, lambda group: (group.task, group.model, group.first.method)).values():
@@ -203,7 +199,7 @@ def _chosen(groups: Sequence[RunGroup]) -> list[RunGroup]:
 
 
 def best_by_validation(groups: Sequence[RunGroup]) -> RunGroup:
-    """Return the best by mean validation score; the first among equals, never one without a score if others have."""
+    """Return the group with the best mean validation score, the first among equals; groups without one come last."""
     sign = 1 if greater_is_better(groups[0].metric) else -1
     return max(groups, key=lambda group: -inf if group.validation is None else sign * group.validation)
 

@@ -1,4 +1,4 @@
-"""What a report calls things: a task, a model and a method, each with the options in which its runs differ."""
+"""Labels of tasks, models and methods, each with the options in which its runs differ."""
 
 from __future__ import annotations
 
@@ -16,9 +16,9 @@ UNKNOWN = "unknown"
 
 
 class Labels(NamedTuple):
-    """The names of a run's task, model and method, unique among the runs they were made with.
+    """The labels of a run's task, model and method, unique among the runs of a report.
 
-    `line` is the method with those of its options alone that are no numbers: what a figure draws as one line.
+    `line` is the method with those options that are no numbers, which figures draw as one line.
     """
 
     task: str
@@ -28,11 +28,11 @@ class Labels(NamedTuple):
 
 
 def labels_of(recipes: Sequence[Mapping[str, Any]], counted: Sequence[bool] | None = None) -> list[Labels]:
-    """Return the labels of every recipe: equal where, and only where, all of the part's options are equal.
+    """Return the labels of every recipe; two are equal if and only if all their options are equal.
 
-    Options of a method are compared over all recipes, so that it is called the same on every task; lengths of a
-    model within a task, as each task has its own. Where `counted` says that a recipe is not counted, an option that
-    it alone has does not show in any label.
+    Options of a method are compared over all recipes, so that its label is the same on every task; lengths of a
+    model are compared within a task, as each task has its own. Options that only recipes have which are not
+    `counted` are in no label.
 
     >>> recipes = [{"method": {"name": "lora", "r": rank}, "model": "minilm"} for rank in (4, 8)]
     >>> [label.method for label in labels_of(recipes)]
@@ -61,7 +61,7 @@ def data_name(data: Mapping[str, Any]) -> str:
 
 
 def identity(values: Any) -> str:
-    """Return a text that two pieces of JSON share only if they are equal.
+    """Return a text that is the same for equal JSON values only.
 
     >>> identity({"b": 1, "a": [2]}) == identity({"a": [2], "b": 1})
     True
@@ -70,18 +70,18 @@ def identity(values: Any) -> str:
 
 
 def differing(options: Iterable[Mapping[str, Any]]) -> list[str]:
-    """Return the keys that have more than one value, in their first order; null and missing are both the default.
+    """Return the keys that have more than one value, in their first order; null and a missing key are the same.
 
     >>> differing([{"r": 4, "alpha": 8}, {"r": 8, "alpha": 8}])
     ['r']
     """
     options = list(options)
-    keys = dict.fromkeys(key for one in options for key in one)
-    return [key for key in keys if len({identity(one.get(key)) for one in options}) > 1]
+    keys = dict.fromkeys(key for values in options for key in values)
+    return [key for key in keys if len({identity(values.get(key)) for values in options}) > 1]
 
 
 def shown(options: Mapping[str, Any], keys: Iterable[str]) -> str:
-    """Return `key=value, ...` of the keys that are there; null is the default, and not shown.
+    """Return `key=value, ...` of the keys whose value is not null.
 
     >>> shown({"r": 4, "alpha": None}, ["r", "alpha"])
     'r=4'
@@ -94,7 +94,7 @@ def _without_numbers(options: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _named(parts: Sequence[tuple[str, str, Mapping[str, Any] | None]], counted: Sequence[bool]) -> list[str]:
-    """Name each part (scope, name, options), with the options that differ among those of its scope and name."""
+    """Return a label for each (scope, name, options), with the options that differ within its scope and name."""
     options = [flatten(chosen or {}) for _, _, chosen in parts]
     alike: dict[tuple[str, str], list[dict[str, Any]]] = defaultdict(list)
     for (scope, name, _), chosen, counts in zip(parts, options, counted, strict=True):
@@ -112,7 +112,7 @@ def _part(recipe: Mapping[str, Any], name: str) -> Mapping[str, Any]:
 
 
 def without_fold(data: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the options of data that all folds share; those of folds only where there are any.
+    """Return the options of data that all folds share; options of folds only if there are folds.
 
     >>> without_fold({"task": "mail", "folds": 5, "fold": 2}), without_fold({"task": "mail", "fold_seed": 0})
     ({'task': 'mail', 'folds': 5}, {'task': 'mail'})
@@ -122,19 +122,19 @@ def without_fold(data: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _data_options(recipe: Mapping[str, Any]) -> dict[str, Any]:
-    """Return what makes the data what they are; beside a task, the path is only where a machine keeps them."""
+    """Return the options that define the data; the path of a built-in task is not one of them."""
     data = without_fold(_part(recipe, "data"))
     return {key: value for key, value in data.items() if not (key == "path" and data.get("task"))}
 
 
 def _model_name(recipe: Mapping[str, Any]) -> str:
-    """Return a hub name as it is, of a folder its last part: a report is read on other machines."""
+    """Return a hub name as it is, and of a folder the last part of its path."""
     name = str(recipe.get("model") or UNKNOWN)
     return name if name.count("/") == 1 and not name.startswith(("/", ".", "~")) else Path(name).name
 
 
 def _model_options(recipe: Mapping[str, Any]) -> dict[str, Any]:
-    """Return what the model is: its folder, and the lengths it was given."""
+    """Return the options that define the model."""
     return {name: recipe.get(name) for name in ("model", "max_length", "lengthen")}
 
 

@@ -1,4 +1,4 @@
-"""The probabilities that a run has predicted, beside what is right."""
+"""The predicted probabilities of a run, with the true labels."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from foretoken.report.runs.records import Run, number
 if TYPE_CHECKING:
     from pyarrow import Table
 
-BINS = 15  # of a recipe that names no number
+BINS = 15  # by default
 _PREFIX, _CHOICES = "prob_", "probabilities"  # columns of a file of predictions
 
 
@@ -27,15 +27,15 @@ class Predicted(NamedTuple):
 
 
 def bins_of(group: RunGroup) -> int:
-    """Return in how many bins confidences are counted."""
+    """Return the number of bins of the calibration errors."""
     return int(number(group.first.recipe.get("ece_bins")) or BINS)
 
 
 def predicted(run: Run, *, several: bool = False) -> Predicted | None:
-    """Return the predictions of a run on the test split, or where it was not looked at on validation.
+    """Return the predictions of a run on the test split, or on validation if it was not tested.
 
-    None for a run without readable predictions, or without a probability for every label; of several labels per
-    document, whose ``labels`` are 0 and 1 (n, C), only where they are asked for.
+    It is None for runs without readable predictions, or without a probability for every label. With ``several`` only
+    runs with several labels per document have predictions, whose ``labels`` are 0 and 1 (n, C); otherwise only others.
     """
     try:
         table = run.predictions()
@@ -73,7 +73,7 @@ def _columns(table: Table) -> tuple[list[str], NDArray[np.float64]]:
 
 
 def _of_choices(table: Table) -> Predicted:
-    """Read rows that have choices of their own, as many as they like; what a row lacks has probability 0."""
+    """Read rows with different numbers of choices; missing choices have probability 0."""
     rows = table[_CHOICES].to_pylist()
     width = max(map(len, rows), default=0)
     filled = np.array([[*row, *[0.0] * (width - len(row))] for row in rows], dtype=np.float64).reshape(len(rows), width)

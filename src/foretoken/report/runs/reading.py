@@ -1,4 +1,4 @@
-"""The files of a run, as a report reads them: whoever wrote them, however large, deep or damaged they are."""
+"""Readers of a run's files, which may be damaged, too large, too deep or not written by foretoken."""
 
 from __future__ import annotations
 
@@ -14,17 +14,17 @@ import pyarrow.parquet as pq
 
 from foretoken.errors import DataError, printable
 
-LARGEST = 64 * 2**20  # bytes of a JSON file; those of long runs have less than one hundredth of it
+LARGEST = 64 * 2**20  # bytes of a JSON file; a hundred times those of long runs
 MOST_ROWS = 10_000_000  # of predictions
-_DEEPEST = 40  # levels of JSON, far below what Python's stack takes
-_SAME = 1e-6  # of two accuracies
+_DEEPEST = 40  # levels of JSON, far below the limit of Python's stack
+_SAME = 1e-6  # difference of two equal accuracies
 
 
 def read_json(file: Path) -> Any:
-    """Return what a JSON file holds, every line of its texts printable.
+    """Return the content of a JSON file, with every line of its texts printable.
 
     Raises:
-        DataError: there is no such file, or it is none that a run writes.
+        DataError: the file does not exist or cannot be read.
     """
     _check_file(file, LARGEST)
     try:
@@ -39,7 +39,7 @@ def read_predictions(file: Path) -> pa.Table:
     """Return a table of predictions.
 
     Raises:
-        DataError: there is none, or it cannot be read.
+        DataError: the file does not exist or cannot be read.
     """
     _check_file(file)
     try:
@@ -57,7 +57,7 @@ def joined(tables: Sequence[pa.Table]) -> pa.Table:
     """Return the rows of several tables of predictions as one.
 
     Raises:
-        DataError: they have unlike columns.
+        DataError: their columns differ.
     """
     try:
         return pa.concat_tables(tables)
@@ -66,10 +66,10 @@ def joined(tables: Sequence[pa.Table]) -> pa.Table:
 
 
 def check_accuracy(table: pa.Table, split: str, accuracy: float | None) -> None:
-    """Raise where predictions are not those that a record has measured.
+    """Compare predictions with the accuracy in the record of their run.
 
     Raises:
-        DataError: their accuracy is another one.
+        DataError: their accuracy differs.
     """
     if accuracy is None or not {"split", "label", "prediction"} <= set(table.column_names):
         return
@@ -77,22 +77,22 @@ def check_accuracy(table: pa.Table, split: str, accuracy: float | None) -> None:
         rows = table.filter(pc.equal(table["split"], split))
         right = pc.mean(pc.cast(pc.equal(rows["label"], rows["prediction"]), pa.float64())).as_py()
     except pa.ArrowException:
-        return  # labels and predictions of unlike kinds: whoever compares them says so
+        return  # labels and predictions of different types, which comparisons report
     if right is not None and abs(right - accuracy) > _SAME:
         raise DataError(f"its predictions are of another run: their accuracy is {right:.4f}, its own {accuracy:.4f}")
 
 
 def _check_file(file: Path, largest: int | None = None) -> None:
     try:
-        found = file.stat()
+        status = file.stat()
     except FileNotFoundError:
         raise DataError(f"there is no {file.name}") from None
     except (OSError, RuntimeError) as error:
         raise DataError(f"{file.name} cannot be read: {getattr(error, 'strerror', None) or error}") from error
-    if not stat.S_ISREG(found.st_mode):
+    if not stat.S_ISREG(status.st_mode):
         raise DataError(f"{file.name} is no file")
-    if largest is not None and found.st_size > largest:
-        raise DataError(f"{file.name} has {found.st_size:,} bytes, more than {largest:,}")
+    if largest is not None and status.st_size > largest:
+        raise DataError(f"{file.name} has {status.st_size:,} bytes, more than {largest:,}")
 
 
 def _cleaned(value: Any, levels: int) -> Any:

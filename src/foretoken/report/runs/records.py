@@ -1,4 +1,4 @@
-"""The runs of a report, as their `run.json` says they are; one that cannot be read is a run with a reason."""
+"""The runs of a report, read from their `run.json`; one that cannot be read is a run with the reason."""
 
 from __future__ import annotations
 
@@ -23,11 +23,11 @@ if TYPE_CHECKING:
 log = logging.getLogger(__name__)
 FINISHED, UNREADABLE = "finished", "unreadable"
 _LEFT_BY_A_RUN = (PREDICTIONS, CHECKPOINTS, *SAVED)
-_RIGHT_OR_WRONG = (CLASSIFICATION, MULTIPLE_CHOICE)  # whose accuracy is that of their predictions
-_GREATEST = 1e100  # of a number: its square, and the sum of many, are numbers too
+_RIGHT_OR_WRONG = (CLASSIFICATION, MULTIPLE_CHOICE)  # problems whose accuracy can be checked by the predictions
+_GREATEST = 1e100  # of a number, so that its square and sums do not overflow
 _ANY = "*"  # every key of an object
 _EXPECTED = {dict: "an object", list: "a list", str: "a text", int: "a whole number", float: "a number"}
-_SHAPE: dict[str, Any] = {  # of a record as a run writes it, on which the rest of the report relies
+_SHAPE: dict[str, Any] = {  # types in a record, on which the report relies
     "status": str,
     "name": str,
     "problem": str,
@@ -44,7 +44,7 @@ _SHAPE: dict[str, Any] = {  # of a record as a run writes it, on which the rest 
 
 @dataclass(frozen=True)
 class Run:
-    """One run folder: what `run.json` holds, and what the report calls the run.
+    """One run folder: the content of `run.json`, and the labels of the run in the report.
 
     >>> run = Run(Path("runs/a"), {"status": "finished", "recipe": {"method": {"name": "lora", "r": 4}}})
     >>> run.method, run.label, run.seed
@@ -53,12 +53,12 @@ class Run:
 
     folder: Path
     values: Mapping[str, Any]
-    labels: Labels | None = None  # what `find_runs` gives; they depend on the other runs
-    folds: tuple[Run, ...] = ()  # the runs that this one stands for: see :mod:`foretoken.report.runs.folds`
+    labels: Labels | None = None  # given by `find_runs`; they depend on the other runs
+    folds: tuple[Run, ...] = ()  # the runs of the folds that this one combines, see :mod:`foretoken.report.runs.folds`
 
     @property
     def recipe(self) -> Mapping[str, Any]:
-        """The recipe; empty where the record has none."""
+        """The recipe; empty if the record has none."""
         return self.values.get("recipe") or {}
 
     @property
@@ -68,37 +68,37 @@ class Run:
 
     @property
     def name(self) -> str:
-        """The name of the run, which is that of its folder unless the record says otherwise."""
+        """The name of the run, by default that of its folder."""
         return str(self.values.get("name") or printable(self.folder.name))
 
     @property
     def place(self) -> str:
-        """The folder, for readers."""
+        """The folder as printable text."""
         return printable(str(self.folder))
 
     @property
     def method(self) -> str:
-        """The name of the method, with what is beside it."""
+        """The name of the method."""
         return method_name(self.recipe) or UNKNOWN
 
     @property
     def label(self) -> str:
-        """The method, with its options that differ between runs of that method."""
+        """The method with the options in which its runs differ."""
         return self.labels.method if self.labels else self.method
 
     @property
     def line(self) -> str:
-        """The method, with those of its differing options that are no numbers."""
+        """The label without options that are numbers."""
         return self.labels.line if self.labels else self.method
 
     @property
     def task(self) -> str:
-        """The task or the name of the data, with the data options that differ between runs of it."""
+        """The task or the name of the data, with the options in which its runs differ."""
         return self.labels.task if self.labels else data_name(self._recipe("data"))
 
     @property
     def model(self) -> str:
-        """The pretrained model, with the lengths that differ between runs of it."""
+        """The pretrained model, with the lengths in which its runs differ."""
         return self.labels.model if self.labels else str(self.recipe.get("model") or UNKNOWN)
 
     @property
@@ -108,53 +108,53 @@ class Run:
 
     @property
     def fold(self) -> int | None:
-        """The fold that is the run's test; None where there are no folds, or the run stands for several."""
+        """The fold that the run was tested on; None without folds, and for all folds together."""
         fold, folds = (number(self._recipe("data").get(name)) for name in ("fold", "folds"))
         return int(fold) if fold is not None and folds is not None and 0 <= fold < folds else None
 
     @property
     def parts(self) -> tuple[Run, ...]:
-        """The runs that were made: those of the folds, or the run itself."""
+        """The trained runs: those of the folds, or the run itself."""
         return self.folds or (self,)
 
     @property
     def metric(self) -> str:
-        """The metric that chose the checkpoint, which is the one the run is compared by."""
+        """The metric that chose the checkpoint, by which the run is compared."""
         best = self.values.get("best") or {}
         return str(best.get("metric") or self._recipe("training").get("metric") or UNKNOWN)
 
     @property
     def problem(self) -> str:
-        """The kind of task; records of before there was more than one kind are of classification."""
+        """The problem; records that name none are of classification."""
         return str(self.values.get("problem") or "classification")
 
     @property
     def answer(self) -> Answer | None:
-        """The kind of its answers; None for a problem that is not known."""
+        """The kind of its answers; None for an unknown problem."""
         return answer_of(self.problem)
 
     @property
     def classes(self) -> list[str]:
-        """The classes or tags, in order; none for other problems."""
+        """The classes or tags, in order; empty for other problems."""
         labels = self.values.get("labels")
         return list(map(str, labels)) if isinstance(labels, list) else []
 
     @property
     def is_finished(self) -> bool:
-        """Whether the run ended well and measured something."""
+        """Whether the run ended without an error."""
         return self.status == FINISHED
 
     @property
     def reason(self) -> str:
-        """Why the run is not among the results; empty for one that is."""
+        """Why the run is not among the results; empty if it is."""
         return "" if self.is_finished else str(self.values.get("error") or _REASONS.get(self.status, ""))
 
     def scores(self, split: str) -> dict[str, float]:
-        """Return the metrics of a split, without those that are no finite number; a part's as `part/metric`."""
-        found = dict(self.values.get(split) or {})
+        """Return the metrics of a split that are finite numbers; those of its parts as `part/metric`."""
+        metrics = dict(self.values.get(split) or {})
         for part, measured in (self.values.get(f"{split}_parts") or {}).items():
-            found |= {f"{part}{PART}{key}": value for key, value in measured.items()}
-        numbers = {key: number(value) for key, value in found.items()}
+            metrics |= {f"{part}{PART}{key}": value for key, value in measured.items()}
+        numbers = {key: number(value) for key, value in metrics.items()}
         return {key: value for key, value in numbers.items() if value is not None}
 
     def predictions(self) -> pa.Table:
@@ -172,18 +172,18 @@ class Run:
         return table
 
     def baselines(self) -> pa.Table:
-        """Read what the baselines predict of the documents of the run.
+        """Read the predictions of the baselines for the documents of the run.
 
         Raises:
-            DataError: there is nothing of the kind, or it is not readable.
+            DataError: there are none, or they are not readable.
         """
-        table = joined([read_predictions(part.folder / BASELINES) for part in self.parts])
+        table = joined([read_predictions(run.folder / BASELINES) for run in self.parts])
         if "baseline" not in table.column_names:
             raise DataError(f"{BASELINES} has no column baseline")
         return table
 
     def predictions_error(self) -> str:
-        """Say what is wrong with the predictions; nothing where there are none."""
+        """Return why the predictions are unusable; empty if they are usable or there are none."""
         try:
             self.predictions()
         except DataError as error:
@@ -205,9 +205,8 @@ _REASONS = {
 def find_runs(folders: Iterable[str | os.PathLike[str]]) -> list[Run]:
     """Return every run in these folders and below, in the order of their paths; each folder once.
 
-    A folder is a run when it holds a `run.json`, or something that only runs leave. A record that is missing
-    or cannot be read makes a run of status `unreadable`. An earlier run, whose folder a restart has renamed, is
-    left out unless it is named.
+    A folder is a run if it holds a `run.json`, or another file that only runs write. Without a readable record its
+    status is `unreadable`. An earlier run, whose folder a restart has renamed, is left out unless it is named.
 
     Raises:
         DataError: a folder does not exist, or there is no run in any of them.
@@ -217,8 +216,8 @@ def find_runs(folders: Iterable[str | os.PathLike[str]]) -> list[Run]:
         if not os.path.isdir(root):  # noqa: PTH112 - a name that no file system takes is no error of its own here
             what = "is a file" if os.path.exists(root) else "no such folder"  # noqa: PTH110 - as above
             raise DataError(f"{root}: {what}; expected a folder that holds runs (made by foretoken train or sweep)")
-    found = {folder.resolve(): folder for root in roots for folder in _run_folders(root)}
-    runs = [Run(folder, _read(folder)) for folder in sorted(found.values())]
+    folders_by_path = {folder.resolve(): folder for root in roots for folder in _run_folders(root)}
+    runs = [Run(folder, _read(folder)) for folder in sorted(folders_by_path.values())]
     runs = [run for run in runs if run.folder in roots or not is_set_aside(run.folder, run.values)]
     if not runs:
         raise DataError(f"{', '.join(map(str, roots))}: no run in it; a run is a folder with a {RECORD}")
@@ -238,12 +237,12 @@ def number(value: Any) -> float | None:
 
 
 def _run_folders(root: Path) -> Iterator[Path]:
-    """Walk down, but not into a run: its checkpoints and adapter are its own."""
-    for place, below, files in os.walk(root, onerror=lambda error: log.warning("not searched for runs: %s", error)):
+    """Yield the folders of runs below a folder, without searching inside runs."""
+    for folder, below, files in os.walk(root, onerror=lambda error: log.warning("not searched for runs: %s", error)):
         below.sort()
         if any(name in (RECORD, *_LEFT_BY_A_RUN) for name in (*files, *below)):
             below.clear()
-            yield Path(place)
+            yield Path(folder)
 
 
 def _read(folder: Path) -> dict[str, Any]:
@@ -268,15 +267,15 @@ def _missing(values: Mapping[str, Any]) -> str | None:
     return None
 
 
-def _misfit(value: Any, shape: Any, place: str) -> str | None:
-    """Say what in a value is not of its shape: a type, a list of a shape, or an object, in which null is allowed."""
+def _misfit(value: Any, shape: Any, name: str) -> str | None:
+    """Return the first deviation of a value from a shape: a type, a list, or an object whose items may be null."""
     kind = shape if isinstance(shape, type) else type(shape)
     if isinstance(value, bool) or not isinstance(value, (int, float) if kind is float else kind):
-        return f"{place} is a {type(value).__name__}, expected {_EXPECTED[kind]}"
-    parts: list[tuple[str, Any, Any]] = []
+        return f"{name} is a {type(value).__name__}, expected {_EXPECTED[kind]}"
+    items: list[tuple[Any, Any, str]] = []
     if isinstance(value, list):
-        parts = [(place, item, shape[0]) for item in value]
+        items = [(item, shape[0], name) for item in value]
     elif isinstance(value, dict):
         known = {key: shape.get(key, shape.get(_ANY)) for key, item in value.items() if item is not None}
-        parts = [(f"{place}: {key}", value[key], part) for key, part in known.items() if part is not None]
-    return next((wrong for name, item, part in parts if (wrong := _misfit(item, part, name))), None)
+        items = [(value[key], inner, f"{name}: {key}") for key, inner in known.items() if inner is not None]
+    return next((wrong for item in items if (wrong := _misfit(*item))), None)

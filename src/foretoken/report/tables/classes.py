@@ -1,4 +1,4 @@
-"""What is found and what is mistaken: each class of a task, and errors worth reading."""
+"""Tables of the scores of each class of a task, and of its most confident errors."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ _LONGEST = 300  # characters of a document
 
 
 class Answers(NamedTuple):
-    """The right and the given answers of the best method of a task by validation, those of all its seeds together."""
+    """The labels and predictions of the best method of a task by validation, of all its seeds together."""
 
     group: RunGroup
     split: str
@@ -32,21 +32,21 @@ class Answers(NamedTuple):
         return self.group.first.classes
 
     def scores(self) -> list[ClassScores]:
-        """Return how well each class is found; none where the predictions are not of this kind of task."""
+        """Return the scores of each class; empty if the predictions are of another kind of task."""
         try:
             return class_scores(self.group.first.problem, self.labels, self.predictions, self.classes)
         except (TypeError, ValueError, AttributeError):
             return []
 
     def confusion(self) -> np.ndarray | None:
-        """Return how many documents of each class are answered with each; None for other problems."""
+        """Return the counts of labels (rows) and predictions (columns); None for other problems."""
         names = self.classes
         counts = confusion(self.group.first.problem, self.labels, self.predictions, names) if self.scores() else None
         return None if counts is None or len(names) < 2 else np.array(counts)
 
 
 def answers_of(results: Results, task: str) -> Answers | None:
-    """Return the answers of a task's best method; None where its predictions cannot be read."""
+    """Return the answers of a task's best method; None if its predictions cannot be read."""
     group = best_by_validation(results.of_task(task))
     tables = []
     for run in group.runs:
@@ -65,7 +65,7 @@ def answers_of(results: Results, task: str) -> Answers | None:
 
 
 def class_tables(results: Results, task: str) -> list[ReportTable]:
-    """Return precision, recall and F1 of each class, and the surest errors; what there is of them."""
+    """Return the tables of each class's scores and of the most confident errors, as far as there are any."""
     answers = answers_of(results, task)
     if answers is None:
         return []
@@ -92,11 +92,11 @@ def _count(number: int) -> Cell:
 
 
 def _errors_table(task: str, answers: Answers) -> list[ReportTable]:
-    """Return the surest errors of the first seed, as the run has kept them."""
+    """Return the most confident errors of the first seed, which the run has saved."""
     run = answers.group.first.parts[0]
     try:
         kept = read_json(run.folder / ERRORS)
-    except DataError:  # left out, or of a version before there were any
+    except DataError:  # the run has saved none
         return []
     errors = kept.get(answers.split) if isinstance(kept, dict) else None
     rows = tuple(_error(error) for error in errors if isinstance(error, dict)) if isinstance(errors, list) else ()

@@ -27,7 +27,7 @@ class Column(NamedTuple):
 
 
 def main_table(results: Results) -> ReportTable:
-    """Return every task's own metric."""
+    """Return the table of every task's metric."""
     columns = [Column(task, results.of_task(task)[0].metric) for task in results.tasks]
     caption = f"{how(results)} {_TIMES} Trained: share of the parameters."
     if len(columns) > 1 and all(is_share(column.metric) for column in columns):
@@ -46,24 +46,20 @@ def paper_table(results: Results) -> ReportTable:
 
 
 def ece_table(results: Results) -> ReportTable | None:
-    """Return the layout of table 3 of prefix-propagation; None where no task has probabilities."""
+    """Return the layout of table 3 of prefix-propagation; None if no task has probabilities."""
     tasks = [task for task in results.tasks if any(group.values("ece") for group in results.of_task(task))]
-    caption = f"{how(results)} Lower is better."
-    return (
-        _matrix("Expected calibration error", results, [Column(task, "ece") for task in tasks], caption)
-        if tasks
-        else None
-    )
+    columns, caption = [Column(task, "ece") for task in tasks], f"{how(results)} Lower is better."
+    return _matrix("Expected calibration error", results, columns, caption) if columns else None
 
 
 def how(results: Results) -> str:
-    """Say what the numbers of a table are."""
+    """Return the sentences on the numbers of a table."""
     models = sorted({group.model for group in results.chosen})
     return f"{results.average.capitalize()} {_HOW}{f' Model: {models[0]}.' if len(models) == 1 else ''}"
 
 
 def score_cell(group: RunGroup | None, metric: str, average: str = MEAN, split: str | None = None) -> Cell:
-    """Return mean or median and deviation of a metric over the group's seeds, marked where it is not of the test."""
+    """Return mean or median and deviation of a metric over the group's seeds, marked if it is of validation."""
     values = group.values(metric, split) if group else []
     if not group or not values:
         return Cell(ABSENT)
@@ -74,7 +70,7 @@ def score_cell(group: RunGroup | None, metric: str, average: str = MEAN, split: 
 
 
 def score_column(groups: Sequence[RunGroup | None], metric: str, average: str = MEAN) -> list[Cell]:
-    """Return a metric of every group, ranked; a validation score competes only where there is no other."""
+    """Return a metric of every group, ranked; validation scores compete only if there are no test scores."""
     cells = [score_cell(group, metric, average) for group in groups]
     tested = any(
         group and group.split == TEST and cell.value is not None for group, cell in zip(groups, cells, strict=True)
@@ -84,7 +80,7 @@ def score_column(groups: Sequence[RunGroup | None], metric: str, average: str = 
 
 
 def with_mark(caption: str, rows: Sequence[Sequence[Cell]]) -> str:
-    """Return the caption, with the meaning of the mark where it is used."""
+    """Return the caption, with the meaning of the mark if a cell has it."""
     return f"{caption} {_MARKED}".strip() if any(cell.text.endswith(MARK) for row in rows for cell in row) else caption
 
 
@@ -94,9 +90,9 @@ def seeds_of(groups: Sequence[RunGroup]) -> str:
 
 
 def percent_of(groups: Sequence[RunGroup]) -> Cell:
-    """Return the share of trained parameters, or its range where the tasks' heads differ in size."""
-    found = {number((group.first.values.get("parameters") or {}).get("percent")) for group in groups}
-    shares = sorted(share for share in found if share is not None)
+    """Return the share of trained parameters, or its range if the tasks' heads differ in size."""
+    percents = {number((group.first.values.get("parameters") or {}).get("percent")) for group in groups}
+    shares = sorted(share for share in percents if share is not None)
     return Cell(_range(shares, "{:.3g}") or ABSENT, shares[0] if shares else None)
 
 

@@ -1,10 +1,9 @@
-"""The numbers of a report as CSV: one row a run, with every key of its recipe and everything measured."""
+"""The numbers of a report as CSV: one row per run, with all keys of its recipe and all metrics."""
 
 from __future__ import annotations
 
 import csv
 import io
-from collections.abc import Mapping
 from typing import Any
 
 from foretoken.options import flatten
@@ -15,20 +14,20 @@ _FORMULA = ("=", "+", "-", "@")
 
 
 def runs_csv(results: Results) -> str:
-    """Return one row a run, also of those that are not counted; what a run does not have or know stays empty.
+    """Return one row per run, including those that are not counted; missing values are empty.
 
     Keys of the recipe have their dotted names, scores are `validation/<metric>` and `test/<metric>`, and the rest is
-    `best/`, `parameters/` and `timings/`. A text that a spreadsheet would take for a formula, which can run
-    programs, gets an apostrophe in front.
+    `best/`, `parameters/` and `timings/`. A text that a spreadsheet would read as a formula, which can run programs,
+    gets an apostrophe in front.
     """
     chosen = {id(run) for group in results.chosen for run in group.parts}
     reasons = {id(run): reason for run, reason in results.left_out}
     rows = []
     for run in results.runs:
         judged = {"counted": id(run) not in reasons, "chosen": id(run) in chosen, "reason": reasons.get(id(run), "")}
-        own = _described(run) | judged
-        keys = {key: value for key, value in flatten(run.recipe).items() if key not in own}
-        rows.append(own | keys | _measured(run))
+        described = _described(run) | judged
+        keys = {key: value for key, value in flatten(run.recipe).items() if key not in described}
+        rows.append(described | keys | _measured(run))
     written = [{key: _written(value) for key, value in row.items() if not _is_nothing(value)} for row in rows]
     text = io.StringIO()
     names = {_written(key): None for row in written for key in row}
@@ -52,11 +51,9 @@ def _described(run: Run) -> dict[str, Any]:
 
 
 def _measured(run: Run) -> dict[str, Any]:
-    parts: dict[str, Mapping[str, Any]] = {
-        name: run.values.get(name) or {} for name in ("best", "parameters", "timings")
-    }
-    parts |= {split: run.scores(split) for split in (VALIDATION, TEST)}
-    return {f"{name}/{key}": value for name, values in parts.items() for key, value in values.items()}
+    groups = {name: run.values.get(name) or {} for name in ("best", "parameters", "timings")}
+    groups |= {split: run.scores(split) for split in (VALIDATION, TEST)}
+    return {f"{name}/{key}": value for name, values in groups.items() for key, value in values.items()}
 
 
 def _written(value: Any) -> Any:

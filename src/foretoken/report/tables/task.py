@@ -1,4 +1,4 @@
-"""The tables of one task, and that of the runs that are not counted."""
+"""The tables of one task, and the table of the runs that are not counted."""
 
 from __future__ import annotations
 
@@ -20,6 +20,7 @@ from foretoken.report.tables.matrices import MARK, score_cell, score_column, wit
 
 _REASONS = 3  # of one kind
 PAPER_TEST = "p (one-sided t-test, as the paper)"
+_PAPER_TEST = "Student's t-test with equal variances asks whether the first is better; not corrected."
 
 
 def seeds_table(results: Results, task: str) -> ReportTable:
@@ -32,7 +33,7 @@ def seeds_table(results: Results, task: str) -> ReportTable:
 
 
 def metrics_table(results: Results, task: str, shown: str = SCORE) -> ReportTable | None:
-    """Return every metric of a group (see :class:`~foretoken.metrics.table.Metric`); None where there is none."""
+    """Return every metric of a group (see :class:`~foretoken.metrics.table.Metric`); None if there is none."""
     groups = results.of_task(task)
     measured = list(dict.fromkeys(name for group in groups for name in group.measured()))
     repeated = [name for name in measured if repeats_accuracy(name, groups[0].first.problem)]
@@ -48,16 +49,16 @@ def metrics_table(results: Results, task: str, shown: str = SCORE) -> ReportTabl
 
 
 def calibration_table(results: Results, task: str) -> ReportTable | None:
-    """Return what is said of the probabilities; None where the task has none."""
+    """Return the metrics of the probabilities; None if the task has none."""
     table = metrics_table(results, task, CALIBRATION)
     if table is None:
         return None
     groups, known = results.of_task(task), ("ece", "smece")
     intervals = [_error_intervals(group) for group in groups]
-    names = [name for name in known if any(name in found for found in intervals)]
+    names = [name for name in known if any(name in cells for cells in intervals)]
     rows = tuple(
-        (*row, *(found.get(name, Cell(ABSENT)) for name in names))
-        for row, found in zip(table.rows, intervals, strict=True)
+        (*row, *(cells.get(name, Cell(ABSENT)) for name in names))
+        for row, cells in zip(table.rows, intervals, strict=True)
     )
     told = " Intervals: over documents, by the bootstrap, of the mean of the seeds." if names else ""
     header = (*table.header, *(f"{heading(name)}, 95 %" for name in names))
@@ -65,10 +66,10 @@ def calibration_table(results: Results, task: str) -> ReportTable | None:
 
 
 def _error_intervals(group: RunGroup) -> dict[str, Cell]:
-    """Return the intervals of the calibration errors of a group whose predictions can be read."""
+    """Return the intervals of a group's calibration errors; empty if its predictions cannot be read."""
     several = group.first.answer is Answer.LABELS
-    known = [one for run in group.runs if (one := predicted(run, several=several)) is not None]
-    drawn = [calibration_draws(*one, n_bins=bins_of(group)) for one in known]
+    known = [item for run in group.runs if (item := predicted(run, several=several)) is not None]
+    drawn = [calibration_draws(*item, n_bins=bins_of(group)) for item in known]
     cells = {}
     for name in drawn[0] if drawn else ():
         values = group.values(name)
@@ -79,7 +80,7 @@ def _error_intervals(group: RunGroup) -> dict[str, Cell]:
 
 
 def comparisons_table(results: Results, comparisons: Sequence[Comparison], task: str) -> ReportTable | None:
-    """Return the tests between the methods of a task; None where none is possible (see :func:`untested`)."""
+    """Return the tests between the methods of a task; None if none is possible (see :func:`untested`)."""
     here = [item for item in comparisons if item.one.task == task]
     if not any(item.over_seeds or item.bootstrap for item in here):
         return None
@@ -96,16 +97,13 @@ def comparisons_table(results: Results, comparisons: Sequence[Comparison], task:
     )
     measure = next((f" Over documents: {item.measure}, mean of the seeds." for item in here if item.measure), "")
     caption = f"Over seeds: {here[0].one.heading()}.{measure} The first of the two is the better one by validation."
-    if paper:
-        caption += (
-            f" {PAPER_TEST}: Student's t-test with equal variances asks whether the first is better; not corrected."
-        )
+    caption += f" {PAPER_TEST}: {_PAPER_TEST}" if paper else ""
     heads = (("", 2), ("Over seeds", 4 + len(paper)), ("Over documents", 4))
     return ReportTable(task, ("First", "Second", *tested, *paper, *tested), rows, caption, names=2, heads=heads)
 
 
 def untested(comparisons: Sequence[Comparison], task: str) -> list[str]:
-    """Say why some methods of a task have no test; of many reasons, a few."""
+    """Return the reasons why some methods of a task have no test, at most three for each kind of test."""
     here = [item for item in comparisons if item.one.task == task]
     seeds = [f"{task}, over seeds: {item.no_t_test}." for item in here if item.no_t_test]
     documents = [f"{task}, over documents: {item.no_bootstrap}." for item in here if item.no_bootstrap]
@@ -113,7 +111,7 @@ def untested(comparisons: Sequence[Comparison], task: str) -> list[str]:
 
 
 def left_out_table(results: Results) -> ReportTable | None:
-    """Return the runs that are not counted, each with its reason; None where all are."""
+    """Return the runs that are not counted, each with its reason; None if all are."""
     rows = tuple(
         tuple(words(run.name, run.place, run.status, run.task, run.label, run.seed, reason))
         for run, reason in results.left_out
@@ -123,7 +121,7 @@ def left_out_table(results: Results) -> ReportTable | None:
 
 
 def p_value(test: TTest | Bootstrap | float | None) -> Cell:
-    """Return a p-value, or that of a test, with three decimals.
+    """Return a p-value, or a test's, with three decimals.
 
     >>> p_value(0.0312).text, p_value(0.00002).text, p_value(None).text
     ('0.031', '< 0.001', '-')
@@ -161,7 +159,7 @@ def _statistics(group: RunGroup) -> list[Cell]:
 
 
 def _document_test(item: Comparison) -> list[Cell]:
-    metric = "mse" if item.one.first.answer is Answer.NUMBER else "accuracy"  # as which the measure is printed
+    metric = "mse" if item.one.first.answer is Answer.NUMBER else "accuracy"  # in whose format the measure is printed
     return _tested(metric, item.bootstrap.difference if item.bootstrap else None, item.bootstrap, item.holm_bootstrap)
 
 

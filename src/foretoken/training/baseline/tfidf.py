@@ -33,7 +33,7 @@ if TYPE_CHECKING:
 
 Array = NDArray[np.float64]
 VOCABULARY, WEIGHTS = "tfidf.json", "tfidf.safetensors"
-_SEPARATOR = " [SEP] "  # of the texts of a pair: read as a word, so that no term spans both unseen
+_SEPARATOR = " [SEP] "  # between the texts of a pair; a word of its own, which terms across both contain
 
 
 @dataclass(frozen=True)
@@ -41,12 +41,12 @@ class Tfidf:
     """A fitted baseline.
 
     Attributes:
-        options: those of the recipe.
+        options: the options of the recipe.
         terms: the vocabulary, in the order of the columns.
-        idf: weight of every term [V].
-        weight: of the linear model [C, V]; of regression a row for each target, in standard deviations.
-        bias: of the linear model [C].
-        slope: what the margins are multiplied by to be logits.
+        idf: the weight of every term [V].
+        weight: the weights of the linear model [C, V]; for regression a row for each target, in standard deviations.
+        bias: the bias of the linear model [C].
+        slope: the factor that turns margins into logits.
     """
 
     options: TfidfOptions
@@ -58,12 +58,12 @@ class Tfidf:
 
     @property
     def num_weights(self) -> int:
-        """Trained numbers of the linear model."""
+        """The number of trained weights."""
         return self.weight.size + self.bias.size
 
     @cached_property
     def num_bytes(self) -> int:
-        """Memory of the arrays, and of the terms with the places that the vectorizer looks them up by."""
+        """The memory of the arrays, and of the vocabularies of the vectorizer."""
         known = self._vectorizer
         known.transform([""])  # makes the second of its two vocabularies
         places = (known.vocabulary, known.vocabulary_, self.terms, *self.terms, *known.vocabulary_.values())
@@ -74,15 +74,15 @@ class Tfidf:
         return self.slope * np.asarray(self._vectorizer.transform(texts) @ self.weight.T + self.bias)
 
     def contributions(self, texts: Sequence[str], target: int) -> list[tuple[tuple[int, int, int], float]]:
-        """Return what the words of a text, or of a pair's two, add to a logit, and where they stand (begin, end, text).
+        """Return the contributions of the words of a text or pair to a logit, with their places (begin, end, text).
 
-        A term adds weight x value, shared among the words of its occurrences; all of them and the bias are the logit.
+        A term contributes weight x value, divided among the words of its occurrences; with the bias, the sum is the
+        logit.
         """
         vectorizer, whole = self._vectorizer, _SEPARATOR.join(texts)
         values, words = vectorizer.transform([whole]), _words(vectorizer, whole)
-        adds = dict(
-            zip(values.indices.tolist(), self.slope * values.data * self.weight[target, values.indices], strict=True)
-        )
+        products = self.slope * values.data * self.weight[target, values.indices]
+        adds = dict(zip(values.indices.tolist(), products, strict=True))
         terms = [
             (column, range(first, first + size))
             for size in range(1, self.options.ngrams + 1)
@@ -104,8 +104,7 @@ class Tfidf:
     def save(self, folder: Path) -> None:
         """Write the two files of the baseline."""
         write_json(
-            folder / VOCABULARY,
-            {"terms": list(self.terms), "options": to_dict(self.options), "slope": self.slope},
+            folder / VOCABULARY, {"terms": list(self.terms), "options": to_dict(self.options), "slope": self.slope}
         )
         save_file({"idf": self.idf, "weight": self.weight, "bias": self.bias}, folder / WEIGHTS)
 
@@ -120,12 +119,8 @@ def new_vectorizer(options: TfidfOptions, vocabulary: list[str] | None = None) -
     """Return scikit-learn's vectorizer with the settings of the baseline."""
     from sklearn.feature_extraction.text import TfidfVectorizer
 
-    return TfidfVectorizer(
-        ngram_range=(1, options.ngrams),
-        min_df=1 if vocabulary else options.min_df,
-        sublinear_tf=True,
-        vocabulary=vocabulary,
-    )
+    ngrams, min_df = (1, options.ngrams), 1 if vocabulary else options.min_df
+    return TfidfVectorizer(ngram_range=ngrams, min_df=min_df, sublinear_tf=True, vocabulary=vocabulary)
 
 
 def texts_of(split: Table) -> list[str]:
@@ -136,7 +131,7 @@ def texts_of(split: Table) -> list[str]:
 
 
 def word_counts(texts: Sequence[str]) -> list[int]:
-    """Return how many words the baseline reads in each text.
+    """Return the number of words that the baseline reads in each text.
 
     >>> word_counts(["A cat sat.", ""])
     [2, 0]
@@ -146,23 +141,23 @@ def word_counts(texts: Sequence[str]) -> list[int]:
 
 
 def _words(vectorizer: TfidfVectorizer, text: str) -> list[tuple[str, int, int]]:
-    """Return the words that the vectorizer reads, in lower case, and where they stand in the text."""
+    """Return the words that the vectorizer reads, in lower case, with their begin and end in the text."""
     lower, places = text.lower(), list(range(len(text) + 1))
     if len(lower) != len(text):  # some letters are two in lower case
-        places = [place for place, letter in enumerate(text) for _ in letter.lower()] + [len(text)]
-    found = re.finditer(vectorizer.token_pattern, lower)
-    return [(match[0], places[match.start()], places[match.end() - 1] + 1) for match in found]
+        places = [position for position, letter in enumerate(text) for _ in letter.lower()] + [len(text)]
+    matches = re.finditer(vectorizer.token_pattern, lower)
+    return [(match[0], places[match.start()], places[match.end() - 1] + 1) for match in matches]
 
 
 def check_problem(problem: Problem) -> None:
-    """Raise a ConfigError for a problem that the baseline is not for."""
+    """Raise a ConfigError for a problem that the baseline does not support."""
     if not isinstance(problem, TextProblem):
         names = names_of_problems(Answer.CLASS, Answer.LABELS, Answer.NUMBER)
         raise ConfigError(f"method tf-idf is for {', '.join(names)}, got data for {problem.name}")
 
 
 def fit(options: TfidfOptions, problem: Problem, train: Dataset, validation: Dataset) -> Tfidf:
-    """Fit the baseline; the validation documents only tell how sure of itself it may be.
+    """Fit the baseline; its probabilities are calibrated on the validation documents.
 
     Raises:
         ConfigError: no term is in as many documents as the recipe asks for, or there is one label alone.
@@ -182,7 +177,7 @@ def fit_margins(
     key: str = "method tf-idf",
     remedy: str = "lower method.min_df",
 ) -> Tfidf:
-    """Fit the linear model alone, whose slope is 1; ``key`` and ``remedy`` are what an error names.
+    """Fit the linear model with slope 1; errors begin with ``key`` and end with ``remedy``.
 
     Raises:
         ConfigError: no term is in as many documents as the options ask for, or there is one label alone.
@@ -190,10 +185,9 @@ def fit_margins(
     vectorizer = new_vectorizer(options)
     try:
         x = vectorizer.fit_transform(texts_of(train))
-    except ValueError as error:  # scikit-learn's word for it is an empty vocabulary
-        raise ConfigError(
-            f"{key}: no term is in {options.min_df} documents ({cut(str(error), 100)}); {remedy}"
-        ) from error
+    except ValueError as error:  # the vocabulary is empty
+        reason = f"no term is in {options.min_df} documents ({cut(str(error), 100)})"
+        raise ConfigError(f"{key}: {reason}; {remedy}") from error
     terms = tuple(vectorizer.get_feature_names_out().tolist())
     if problem.facts.answer is Answer.LABELS:
         weight, bias = _svms(x, problem.labels_of(train), options.C)
@@ -249,7 +243,7 @@ def _ridge(x: csr_matrix, values: Array, strength: float) -> tuple[Array, Array]
 
 
 def _svms(x: csr_matrix, held: NDArray[np.int64], strength: float) -> tuple[Array, Array]:
-    """Return a row per label, those with it against those without; one that no or every document has is constant."""
+    """Fit a model per label, documents with it against those without; constant if no or every document has it."""
     from sklearn.svm import LinearSVC
 
     weight, bias = np.zeros((held.shape[1], x.shape[1])), np.where(held.all(axis=0), 1.0, -1.0)
@@ -260,18 +254,15 @@ def _svms(x: csr_matrix, held: NDArray[np.int64], strength: float) -> tuple[Arra
 
 
 def _svm(x: csr_matrix, labels: Array, count: int, strength: float) -> tuple[Array, Array]:
-    """Return a row per class, one against all others: scikit-learn's, or of two classes minus and plus its one.
+    """Fit a model per class against all others; of two classes, the one model of scikit-learn with both signs.
 
-    A class without a training document has the margin -1 everywhere: all of its examples are negative.
+    A class without training documents has the margin -1.
     """
     from sklearn.svm import LinearSVC
 
     model = LinearSVC(C=strength, random_state=0).fit(x, labels)
-    rows, bias = (
-        (np.vstack([-model.coef_, model.coef_]), np.concatenate([-model.intercept_, model.intercept_]))
-        if len(model.classes_) == 2
-        else (model.coef_, model.intercept_)
-    )
-    weight, offsets = np.zeros((count, x.shape[1])), np.full(count, -1.0)
-    weight[model.classes_], offsets[model.classes_] = rows, bias
-    return weight, offsets
+    signs = [-1, 1] if len(model.classes_) == 2 else [1]
+    weight, bias = np.zeros((count, x.shape[1])), np.full(count, -1.0)
+    weight[model.classes_] = np.vstack([sign * model.coef_ for sign in signs])
+    bias[model.classes_] = np.concatenate([sign * model.intercept_ for sign in signs])
+    return weight, bias

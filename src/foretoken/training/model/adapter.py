@@ -1,4 +1,4 @@
-"""From a recipe's method group to a peft config, and from a model to one that carries it."""
+"""The method of a recipe as a peft config, attached to a model."""
 
 from __future__ import annotations
 
@@ -27,14 +27,14 @@ LAYERS = "layers"  # the option of LoRA too, which peft knows by numbers alone
 
 
 def read_config(method: Values, errors: Errors, key: str = "method") -> PeftConfig | None:
-    """Return the config of a recipe's method group, or of a member of a stack; one line per problem goes to errors."""
+    """Return the config of a method group, or of a member of a stack; problems are appended to ``errors``."""
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")  # shown once, when the run builds its config
         return _read_config(method, key, errors)
 
 
 def option_types(name: str) -> dict[str, Any]:
-    """Return the options of a method and their types; what peft fills in itself is left out."""
+    """Return the options of a method and their types, without those that peft fills in."""
     config: Any = METHODS[name].config
     if config is None:
         return {}
@@ -44,10 +44,10 @@ def option_types(name: str) -> dict[str, Any]:
 
 
 def build_config(method: Values, task_type: str = "SEQ_CLS") -> PeftConfig | None:
-    """Return the peft config of a recipe's method group; None for full fine-tuning.
+    """Return the peft config of a method group; None for full fine-tuning.
 
     Raises:
-        ConfigError: the group has problems; all of them are named.
+        ConfigError: options are not valid; the message lists all.
     """
     errors: Errors = []
     config = _read_config(method, "method", errors, task_type)
@@ -59,13 +59,13 @@ def build_config(method: Values, task_type: str = "SEQ_CLS") -> PeftConfig | Non
 def attach(
     model: PreTrainedModel, method: Values, task_type: str = "SEQ_CLS", *, new_tokens: Sequence[int] = ()
 ) -> PreTrainedModel | PeftModel:
-    """Return the model with the method's adapter and trained heads; the model itself for full fine-tuning.
+    """Return the model with the adapter of the method; the model itself for full fine-tuning.
 
-    ``new_tokens`` are the numbers of tokens whose embeddings are trained and saved beside the adapter.
+    ``new_tokens`` are the ids of tokens whose embeddings are trained and saved with the adapter.
     """
     config = build_config(method, task_type)
     if not isinstance(config, ForetokenConfig):
-        check_prefix(model)  # foretoken's own methods do it themselves
+        check_prefix(model)  # foretoken's methods do it themselves
     if config is None:
         use_fast_attention(model)
         return model
@@ -77,20 +77,20 @@ def attach(
         adapted = get_peft_model(model, config)
     except ForetokenError:
         raise
-    except ValueError as error:  # peft's own methods do not know every family's modules
+    except ValueError as error:  # the methods of peft do not know the modules of every family
         raise ConfigError(f"method {method['name']}: {' '.join(str(error).split())}") from error
-    use_fast_attention(model)  # LoRA by itself knows nothing of it; our own methods have it already
+    use_fast_attention(model)  # for LoRA; foretoken's methods have it already
     return adapted
 
 
 def names_layers(method: Values) -> bool:
-    """Tell whether a method group, or a member of its stack, says at which layers the method acts."""
+    """Tell whether a method group, or a member of its stack, names layers."""
     members = [member for member in method.get(CONFIGS, ()) if isinstance(member, Mapping)]
     return method.get(LAYERS) not in (None, ALL) or any(map(names_layers, members))
 
 
 def _read_config(method: Values, key: str, errors: Errors, task_type: str = "SEQ_CLS") -> PeftConfig | None:
-    """Build a method's config; each problem goes to `errors`. None for those, and for full fine-tuning."""
+    """Return the config of a method; None for full fine-tuning, and if there are problems, appended to ``errors``."""
     name, before = method.get("name"), len(errors)
     if not isinstance(name, str) or name not in METHODS:
         known = [*METHODS, TF_IDF]
@@ -113,24 +113,24 @@ def _read_config(method: Values, key: str, errors: Errors, task_type: str = "SEQ
 
 
 def _read_options(method: Values, known: Values, key: str, errors: Errors) -> dict[str, Any]:
-    """Return the options of a method as the types that its config declares."""
-    given = {name: value for name, value in method.items() if name != "name"}
-    errors.extend(unknown_keys(given, known, f"{key}."))
+    """Return the options of a method, converted to the types of its config."""
+    values = {name: value for name, value in method.items() if name != "name"}
+    errors.extend(unknown_keys(values, known, f"{key}."))
     options = {
         name: _read_members(value, f"{key}.{name}", errors)
         if name == CONFIGS
         else convert(value, known[name], f"{key}.{name}", errors)
-        for name, value in given.items()
+        for name, value in values.items()
         if name in known
     }
-    if CONFIGS in known and CONFIGS not in given:
+    if CONFIGS in known and CONFIGS not in values:
         _read_members(None, f"{key}.{CONFIGS}", errors)
-    errors.extend(_dropout_errors(given, f"{key}."))
+    errors.extend(_dropout_errors(values, f"{key}."))
     return options
 
 
 def _read_members(members: object, key: str, errors: Errors) -> list[dict[str, Any]]:
-    """Return the members of a stack as a recipe's method groups with converted options."""
+    """Return the members of a stack as method groups with converted options."""
     if not isinstance(members, list | tuple) or not members:
         example = "[prefix-propagation, {name: lora, r: 4}]"
         errors.append(f"{key}: got {quoted(members)}, expected a list of methods, e.g. {example}")
@@ -151,7 +151,7 @@ def _read_members(members: object, key: str, errors: Errors) -> list[dict[str, A
 
 
 def _dropout_errors(options: Values, prefix: str) -> Errors:
-    """Refuse a dropout of 1 or more; peft's own configs take any number."""
+    """Return an error for every dropout of 1 or more, which peft would accept."""
     return [
         f"{prefix}{option}: got {quoted(value)}, expected a number from 0 up to, but below, 1"
         for option, value in options.items()
@@ -160,7 +160,7 @@ def _dropout_errors(options: Values, prefix: str) -> Errors:
 
 
 def _check_modules_to_save(model: PreTrainedModel, config: PeftConfig) -> None:
-    """Refuse modules that the model does not have: peft passes over them if any other is found."""
+    """Refuse modules that the model does not have; peft ignores them if another one matches."""
     names = {part for path, _ in model.named_modules() for part in path.split(".")}
     for wanted in getattr(config, "modules_to_save", None) or ():
         if not set(wanted.split(".")) <= names:

@@ -44,11 +44,7 @@ from foretoken.tuner.tuner import head_names
 log = logging.getLogger(__name__)
 _SET_PADDING = "set tokenizer.pad_token to a token that the model knows, and save the tokenizer there"
 _AUTO: dict[str, tuple[str, Any, str]] = {
-    "SEQ_CLS": (
-        "classify documents",
-        AutoModelForSequenceClassification,
-        "longformer, modernbert or llama",
-    ),
+    "SEQ_CLS": ("classify documents", AutoModelForSequenceClassification, "longformer, modernbert or llama"),
     "TOKEN_CLS": ("tag words", AutoModelForTokenClassification, "longformer, bert or modernbert"),
     "QUESTION_ANS": ("answer questions", AutoModelForQuestionAnswering, "longformer, bert or modernbert"),
     "SEQ_2_SEQ_LM": ("generate texts", AutoModelForSeq2SeqLM, "led, bart or t5"),
@@ -56,22 +52,15 @@ _AUTO: dict[str, tuple[str, Any, str]] = {
     "FEATURE_EXTRACTION": ("embed texts", AutoModel, "bert, mpnet or longformer"),
 }
 ATTENTION_DROPOUTS = ("attention_probs_dropout_prob", "attention_dropout", "attn_pdrop")
-MOST = {  # far beyond any model; a layer is a Python object, and a damaged number of them would be made one by one
-    "num_hidden_layers": 1000,
-    "num_layers": 1000,
-    "num_decoder_layers": 1000,
-    "encoder_layers": 1000,
-    "decoder_layers": 1000,
-    "num_attention_heads": 100_000,
-    "hidden_size": 10**7,
-    "vocab_size": 10**9,
-    "max_position_embeddings": 10**9,
-}
+# far beyond any model; a config with a damaged number of layers would make PyTorch build them one by one
+_LAYERS = ("num_hidden_layers", "num_layers", "num_decoder_layers", "encoder_layers", "decoder_layers")
+MOST = dict.fromkeys(_LAYERS, 1000) | {"num_attention_heads": 100_000, "hidden_size": 10**7}
+MOST |= {"vocab_size": 10**9, "max_position_embeddings": 10**9}
 
 
 @dataclass(frozen=True)
 class ParameterCount:
-    """Parameters that are trained, apart for the adapter and the head, and all there are."""
+    """The number of trained parameters of the adapter and of the head, and of all parameters."""
 
     adapter: int
     head: int
@@ -79,7 +68,7 @@ class ParameterCount:
 
     @property
     def trainable(self) -> int:
-        """Parameters that are trained."""
+        """The number of trained parameters."""
         return self.adapter + self.head
 
     @property
@@ -89,7 +78,7 @@ class ParameterCount:
 
 
 def base_model_folder(model: str, options: LengthenOptions | None, runs: str) -> str:
-    """Return what the model loads from; a lengthened one is made once and kept beside the runs."""
+    """Return the folder or hub name to load a model from; a lengthened model is made once and kept beside the runs."""
     source = resolve_source(model)
     source = str(Path(source).resolve()) if Path(source).is_dir() else source
     if options is None:
@@ -107,10 +96,10 @@ def base_model_folder(model: str, options: LengthenOptions | None, runs: str) ->
 
 
 def load_tokenizer(source: str, config: PretrainedConfig | None = None) -> PreTrainedTokenizerBase:
-    """Load a tokenizer; one without a padding token pads with the token that the model names, or with its end token.
+    """Load a tokenizer; without a padding token, that of the model's config is set, or the end token.
 
     Raises:
-        BackboneError: it cannot be loaded, or has nothing to pad with.
+        BackboneError: it cannot be loaded, or has no token to pad with.
     """
     with load_errors(source, "tokenizer"):
         tokenizer = AutoTokenizer.from_pretrained(source, trust_remote_code=False)
@@ -134,7 +123,7 @@ def load_tokenizer(source: str, config: PretrainedConfig | None = None) -> PreTr
 
 
 def save_tokenizer(tokenizer: PreTrainedTokenizerBase, folder: Path) -> None:
-    """Save a tokenizer that neither truncates nor pads by itself, whatever its file said or its last call was."""
+    """Save a tokenizer with truncation and padding switched off."""
     if isinstance(backend := getattr(tokenizer, "backend_tokenizer", None), Tokenizer):
         backend.no_truncation()
         backend.no_padding()
@@ -148,16 +137,16 @@ def load_model(
     head: HeadOptions | None = None,
     attention_dropout: Literal["model"] | float = "model",
 ) -> PreTrainedModel:
-    """Load a model with a head for the problem; the head of a fresh one is random (seed before calling).
+    """Load a model with a head for the problem; a new head is random (set the seed before).
 
     Args:
-        source: folder or hub name of the model.
-        problem: what is to be predicted.
-        head: the head in the place of transformers' own.
-        attention_dropout: of attention probabilities; ``model``: as the model's config says.
+        source: the folder or hub name of the model.
+        problem: the problem.
+        head: the head, in place of that of transformers.
+        attention_dropout: the dropout of attention probabilities; ``model`` keeps that of the config.
 
     Raises:
-        BackboneError: there is no such model, or its family has none for the problem.
+        BackboneError: the model cannot be loaded, or its family has no head for the problem.
     """
     model, random = load_with_new_head(source, problem, head=head, attention_dropout=attention_dropout)
     heads = head_names(model)
@@ -174,17 +163,13 @@ def load_with_new_head(
     head: HeadOptions | None = None,
     attention_dropout: Literal["model"] | float = "model",
 ) -> tuple[PreTrainedModel, list[str]]:
-    """Return a model with a head for the problem (None: its own head), and the names of its random tensors.
+    """Return a model with a head for the problem (None: the saved head), and the names of its random tensors.
 
-    Args:
-        source: folder or hub name of the model.
-        problem: what is to be predicted.
-        head: the head in the place of transformers' own.
-        attention_dropout: of attention probabilities; ``model``: as the model's config says.
+    The arguments are those of :func:`load_model`.
 
     Raises:
-        BackboneError: there is no such model, or its family has none for the problem.
-        ConfigError: it has no place for such a head.
+        BackboneError: the model cannot be loaded, or its family has no head for the problem.
+        ConfigError: the model or problem does not support the head.
     """
     with load_errors(source, "model"), quiet_transformers():
         config = load_config(source, **(problem.head_options if problem else {}))
@@ -204,7 +189,7 @@ def load_with_new_head(
 
 
 def load_whole(source: Path, problem: Problem | None) -> tuple[PreTrainedModel, Values]:
-    """Load a model that was trained whole, with its head, and what transformers says of its tensors."""
+    """Load a fully tuned model with its head, and the loading info of transformers."""
     config = load_config(source)
     task_type = "SEQ_CLS" if problem is None else problem.task_type_of(config)
     model, info = load_weights(source, task_type, config=config, use_safetensors=True, output_loading_info=True)
@@ -213,43 +198,43 @@ def load_whole(source: Path, problem: Problem | None) -> tuple[PreTrainedModel, 
 
 
 def put_head(model: PreTrainedModel, head: HeadOptions, info: Values, files: Iterable[Path]) -> Values:
-    """Replace a model's head, and take up its weights where the model was saved with such a head.
+    """Replace the head of a model, with the saved weights if it was saved with the same head.
 
     Args:
-        model: as transformers loaded it.
+        model: the loaded model.
         head: the head.
-        info: what transformers said of the loaded tensors.
-        files: what the model was loaded from.
+        info: the loading info of transformers.
+        files: the files of the model.
 
     Returns:
-        The same of the model with its new head.
+        The loading info of the model with its new head.
 
     Raises:
-        ConfigError: the model has no place for such a head.
+        ConfigError: the model does not support such a head.
     """
     is_saved = head_options(getattr(model.config, HEAD_KEY, None)) == head
     replace_head(model, pool=head.pool, hidden=head.hidden)
     state = model.state_dict()
-    own = {name for name in state if is_head(name, model)}
-    found: dict[str, Tensor] = {}
+    names = {name for name in state if is_head(name, model)}
+    saved: dict[str, Tensor] = {}
     for file in files if is_saved else ():
-        with safe_open(file, framework="pt") as given:
-            found |= {name: given.get_tensor(name) for name in own & set(given.keys())}
-    found = {name: tensor for name, tensor in found.items() if tensor.shape == state[name].shape}
-    model.load_state_dict(found, strict=False)
-    body = state.keys() - own
+        with safe_open(file, framework="pt") as tensors:
+            saved |= {name: tensors.get_tensor(name) for name in names & set(tensors.keys())}
+    saved = {name: tensor for name, tensor in saved.items() if tensor.shape == state[name].shape}
+    model.load_state_dict(saved, strict=False)
+    body = state.keys() - names
     return {
-        "missing_keys": (body & set(info["missing_keys"])) | (own - found.keys()),
-        "unexpected_keys": set(info["unexpected_keys"]) - found.keys(),
+        "missing_keys": (body & set(info["missing_keys"])) | (names - saved.keys()),
+        "unexpected_keys": set(info["unexpected_keys"]) - saved.keys(),
         "mismatched_keys": [row for row in info["mismatched_keys"] if row[0] in body],
     }
 
 
 def head_options(values: object) -> HeadOptions | None:
-    """Return the head that a config names; None for transformers' own.
+    """Return the head options in a config; None for the head of transformers.
 
     Raises:
-        BackboneError: it names none that there is.
+        BackboneError: they are not valid.
     """
     errors: Errors = []
     head = build(HeadOptions, values, errors) if isinstance(values, Mapping) else None
@@ -259,15 +244,15 @@ def head_options(values: object) -> HeadOptions | None:
 
 
 def load_config(source: str | Path, **options: object) -> PretrainedConfig:
-    """Load a model's config; code that lies beside it is never run, nor is anybody asked whether it may be."""
+    """Load the config of a model; code beside it is never run."""
     return AutoConfig.from_pretrained(source, trust_remote_code=False, **options)
 
 
 def load_weights(source: str | Path, task_type: str = "SEQ_CLS", **options: Any) -> Any:
-    """Load a model for peft's task type in float32, whatever it was saved in.
+    """Load a model for a task type of peft, in float32.
 
-    transformers keeps the type of the file, most often bfloat16 for decoders. In that type the small steps
-    of training are lost in rounding, and the two precisions of a recipe would be the same.
+    transformers keeps the type of the file, most often bfloat16 for decoders, in which the small steps of training
+    are lost in rounding.
     """
     config = options.pop("config", None) or load_config(source)
     what, auto, families = _AUTO[task_type]
@@ -281,7 +266,7 @@ def load_weights(source: str | Path, task_type: str = "SEQ_CLS", **options: Any)
 
 
 def count_parameters(model: nn.Module) -> ParameterCount:
-    """Count what is trained and what there is, without the untrained originals of trained heads."""
+    """Count the trained and all parameters, without the originals that peft keeps of trained heads."""
     kept = {name: item for name, item in model.named_parameters() if ".original_module." not in name}
     trained = {name: item.numel() for name, item in kept.items() if item.requires_grad}
     head = sum(size for name, size in trained.items() if is_head(name, model))
@@ -289,7 +274,7 @@ def count_parameters(model: nn.Module) -> ParameterCount:
 
 
 def is_head(name: str, model: nn.Module) -> bool:
-    """Tell the parameters of the head from those of the adapter (or of the whole model)."""
+    """Tell whether a parameter is of the head."""
     if isinstance(model, PeftModel):
         return "modules_to_save." in name
     if getattr(model, "base_model", None) is model:
@@ -299,7 +284,7 @@ def is_head(name: str, model: nn.Module) -> bool:
 
 
 def _padding_of(tokenizer: PreTrainedTokenizerBase, config: PretrainedConfig | None) -> str | None:
-    """Return the token to pad with where the tokenizer names none."""
+    """Return the token to pad with for a tokenizer that names none."""
     named: int | None = getattr(config, "pad_token_id", None)
     if named is None or not 0 <= named < len(tokenizer):
         return tokenizer.eos_token
@@ -308,7 +293,7 @@ def _padding_of(tokenizer: PreTrainedTokenizerBase, config: PretrainedConfig | N
 
 @contextmanager
 def load_errors(source: str, what: str) -> Iterator[None]:
-    """Say in one line why something cannot be loaded: damaged files bring about errors of every kind."""
+    """Turn any error of loading into a BackboneError of one line: damaged files raise errors of every kind."""
     try:
         yield
     except ForetokenError:
@@ -321,25 +306,24 @@ def load_errors(source: str, what: str) -> Iterator[None]:
 
 
 def reason(error: Exception) -> str:
-    """Return what an error of another library says, in one line; its remedies that are none here are left out."""
-    said = "".join(letter if letter.isprintable() else " " for letter in " ".join(str(error).split()))
-    if "trust_remote_code" in said:
+    """Return the message of another library's error in one line, without remedies that do not apply here."""
+    message = "".join(letter if letter.isprintable() else " " for letter in " ".join(str(error).split()))
+    if "trust_remote_code" in message:
         return "it comes with code of its own, which is never run; take a model of a family that transformers has"
-    if "weights_only" in said:
+    if "weights_only" in message:
         return "its pickle holds more than tensors, and code in it is never run; save the model as safetensors"
     if isinstance(error, KeyError):
-        return f"{said} is missing"
-    return cut(said, 300) or type(error).__name__
+        return f"{message} is missing"
+    return cut(message, 300) or type(error).__name__
 
 
 def check_model_fits(config: PretrainedConfig, auto: Any, *, source: str) -> None:
     """Refuse a model with impossible sizes, or one that would not fit into memory.
 
-    The model is made on PyTorch's meta device, where tensors have shapes and no numbers, which takes a few hundredths
-    of a second.
+    The model is built on PyTorch's meta device, which takes no memory.
 
     Raises:
-        BackboneError: a number of the config is none that a model can have.
+        BackboneError: a size in the config is impossible.
         ConfigError: the model would not fit.
     """
     for name, most in MOST.items():

@@ -55,14 +55,14 @@ def make_problem(name: str, labels: Sequence[str] = (), **options: Any) -> Probl
     """
     if gone := left.gone(name, left.PROBLEMS):
         raise ConfigError(f"{name} {gone}")
-    kind, given = PROBLEMS[name], {key: value for key, value in options.items() if value is not None}
+    kind, chosen = PROBLEMS[name], {key: value for key, value in options.items() if value is not None}
     for key in _CHOSEN:
-        if key in given and not _takes(kind, key):
+        if key in chosen and not _takes(kind, key):
             others = " and ".join(other for other, its in PROBLEMS.items() if _takes(its, key))
             option = key.replace("rule", "decision")
             raise ConfigError(f"{option} is for {others}, got data for {name}; leave it out")
     known = {field.name for field in fields(kind)}
-    return kind(tuple(labels), **{key: value for key, value in given.items() if key in known})
+    return kind(tuple(labels), **{key: value for key, value in chosen.items() if key in known})
 
 
 _CHOSEN = ("chunks", "generation", "question_answering", "rule", "decision")  # which no problem may ignore

@@ -1,4 +1,4 @@
-"""What training and inference ask of a problem: its model, its tokens, its loss, its predictions and their metrics."""
+"""The interface of problems for training and inference: model, tokens, loss, predictions and metrics."""
 
 from __future__ import annotations
 
@@ -24,9 +24,9 @@ from foretoken.training.tokens.padding import TableRow
 if TYPE_CHECKING:
     from datasets import Dataset
 
-FILL = -100  # where rows have unequal numbers of labels or logits; the Trainer fills with it between batches, too
+FILL = -100  # fills rows with fewer labels or logits than others, as the Trainer does between batches
 Inputs: TypeAlias = dict[str, Any]
-Outputs: TypeAlias = Any  # what is predicted, or right, one per row: an array or a list, as the problem has it
+Outputs: TypeAlias = Any  # predictions or labels, one per row: an array or a list
 Collator: TypeAlias = Callable[[Sequence[TableRow]], Inputs]
 
 
@@ -35,11 +35,11 @@ class Problem(ABC):
     """One kind of problem on the data of one run.
 
     Attributes:
-        labels: the classes or tags, in order; none for other problems.
+        labels: the classes or tags, in order; empty for other problems.
         grouped: whether the rows of one group are also scored together.
-        n_bins: bins of the calibration errors.
+        n_bins: the number of bins of calibration errors.
         pairs: whether every text comes with a second one.
-        task_type: peft's name of the problem.
+        task_type: the name of the problem in peft.
     """
 
     labels: tuple[str, ...] = ()
@@ -48,117 +48,117 @@ class Problem(ABC):
     pairs: bool = False
     name: ClassVar[str]
     task_type: ClassVar[str]
-    generates: ClassVar[bool] = False  # what is predicted comes from `predict`, and not with the loss
-    reads_chunks: ClassVar[bool] = False  # documents beyond the model's length are read in chunks
-    smooths_labels: ClassVar[bool] = False  # the loss is over a fixed set, and may be smoothed
+    generates: ClassVar[bool] = False  # predictions come from `predict`, not from `forward`
+    reads_chunks: ClassVar[bool] = False  # long documents are read in chunks
+    smooths_labels: ClassVar[bool] = False  # label smoothing applies
 
     @property
     def facts(self) -> ProblemData:
-        """What is known of it before its data are read."""
+        """The properties of the problem that do not depend on data."""
         return PROBLEMS[self.name]
 
     @staticmethod
     def class_rows(table: Dataset) -> list[list[int]]:
-        """Return the numbers of the classes of every row; none where texts have no classes."""
+        """Return the class numbers of every row; empty for problems without classes of texts."""
         return []
 
     def of_training(self, split: Dataset) -> Problem:
-        """Return the problem with what it takes from the training split."""
+        """Return the problem with the values that it takes from the training split."""
         return self
 
     def task_type_of(self, config: PretrainedConfig) -> str:
-        """Return what peft calls the problem on a model with this config."""
+        """Return the task type of peft for a model with this config."""
         return self.task_type
 
     def for_model(self, config: PretrainedConfig, tokenizer: PreTrainedTokenizerBase) -> Problem:
-        """Return the problem as it is posed to a model; the tokenizer may yet have to learn the new tokens."""
+        """Return the problem for a model; the tokenizer may not have the new tokens yet."""
         return self
 
     @property
     def head_options(self) -> dict[str, object]:
-        """What the model's config must say for its head to fit."""
+        """The options of the model's config for the head."""
         return {}
 
     @property
     def more_metrics(self) -> tuple[str, ...]:
-        """Names of the metrics that these data have beside those of every such problem."""
+        """The names of metrics that these data have beside those of every such problem."""
         return ()
 
     @property
     def has_probabilities(self) -> bool:
-        """Whether the outputs are probabilities [n, C] of the labels, which can be calibrated."""
+        """Whether the outputs are probabilities [n, C], which can be calibrated."""
         return False
 
     @property
     def calibrations(self) -> tuple[str, ...]:
-        """The kinds of calibration that fit it."""
+        """The kinds of calibration that apply."""
         return ("temperature", "vector") if self.has_probabilities else ()
 
     def fit_scaling(self, kind: Kind, outputs: Outputs, labels: Outputs) -> Scaling:
-        """Return the scaling of probabilities that fits validation best."""
+        """Fit the calibration of probabilities on validation."""
         raise ConfigError(f"calibration: {self.name} has no probabilities to scale; leave it out")
 
     def fitted_targets(self, kind: str | None, outputs: Outputs, labels: Outputs) -> TargetScale | None:
-        """Return the scale of numbers, with their error on validation where a calibration is asked for."""
+        """Return the scale of numbers, with their error on validation if calibrated; None for other problems."""
         return None
 
     @property
     def decision(self) -> Decision | None:
-        """What was fitted to answer for probabilities; None: the likeliest class, labels of 0.5, or no such answers."""
+        """The fitted decision rule; None for the likeliest class, and labels of 0.5 or more."""
         return None
 
     def answering(self, decision: Decision | None, targets: TargetScale | None) -> Problem:
-        """Return the problem whose answers are decided, or scaled, as was fitted on validation."""
+        """Return the problem with a fitted decision rule, or scale of numbers."""
         return self
 
     @property
     def of_card(self) -> dict[str, object]:
-        """What a card says of it beside its labels."""
+        """The values for a card beside the labels."""
         return {}
 
     @property
     def new_tokens(self) -> tuple[str, ...]:
-        """Tokens that the problem adds to the vocabulary, and whose embeddings are trained."""
+        """The tokens that the problem adds to the vocabulary, whose embeddings are trained."""
         return ()
 
     def max_length(self, wanted: int | None, config: PretrainedConfig, tokenizer: PreTrainedTokenizerBase) -> int:
-        """Return the tokens that a document may have, given the recipe's number."""
+        """Return the most tokens of a document, given the number in the recipe."""
         return chosen_max_length(wanted, config, tokenizer)
 
     def training_rows(self, split: Dataset) -> Dataset:
-        """Return the rows of a split as they are trained on."""
+        """Return the training rows of a split."""
         return split
 
     @abstractmethod
     def encode(self, split: Table, settings: EncodeSettings) -> tuple[TokenColumns, Truncation]:
-        """Return the columns of a split that its batches are made of, among them ``length``, and what was cut."""
+        """Return the token columns of a split, among them ``length``, and how many rows were cut."""
 
     @abstractmethod
     def collator(self, tokenizer: PreTrainedTokenizerBase, model: nn.Module) -> Collator:
-        """Return what makes a batch of rows: inputs of :meth:`forward`, and ``labels`` where the rows have any."""
+        """Return a function that makes a batch of rows: the inputs of :meth:`forward`, and ``labels`` if any."""
 
     def forward(self, model: nn.Module, inputs: Inputs) -> tuple[Tensor | None, Tensor]:
-        """Return the mean loss over the batch's items (None without labels), and what is predicted from."""
+        """Return the mean loss over the items of the batch (None without labels), and the logits."""
         outputs = model(**inputs)
         return outputs.loss if "labels" in inputs else None, outputs.logits
 
     def predict(self, model: nn.Module, inputs: Inputs) -> Tensor:
-        """Return what is predicted from, for a batch that may have labels."""
+        """Return the logits, or generated tokens, of a batch."""
         return self.forward(model, inputs)[1]
 
     def items(self, inputs: Inputs) -> int:
-        """Return how many items the loss of a batch is a mean over."""
+        """Return the number of items of a batch, over which its loss is a mean."""
         return len(inputs["labels"])
 
     @abstractmethod
     def decode(self, logits: np.ndarray, labels: np.ndarray | None) -> tuple[Outputs, Outputs]:
-        """Return the outputs and the labels, one of each per row; -100 fills what rows of other batches lack.
+        """Return the outputs and the labels, one of each per row; -100 is padding between batches.
 
-        The labels may be None: :meth:`labels_of` returns them then, from the table.
+        The labels may be None: then :meth:`labels_of` returns them from the table.
         """
 
     def check_texts(self) -> None:
-        """Raise a ConfigError where bare texts, without anything beside them, cannot be predicted."""
+        """Raise a ConfigError if the problem needs more than a text."""
         raise ConfigError(f"{self.name} needs more than a text: name a file with --input")
 
     def labels_of(self, split: Dataset) -> Outputs:
@@ -166,20 +166,20 @@ class Problem(ABC):
         return np.asarray(split["label"])
 
     def decided(self, outputs: Outputs) -> Outputs:
-        """Return what is answered for outputs: class numbers, 0 and 1 of labels, or the outputs themselves."""
+        """Return the answers to outputs: class numbers, 0 and 1 of labels, or the outputs themselves."""
         return outputs
 
     def answered(self, outputs: Outputs) -> list[list[int]]:
-        """Return the numbers of the labels that are answered for each row, the likeliest first; none without labels."""
+        """Return the numbers of the answered labels of each row, the likeliest first; empty without labels."""
         return [[] for _ in outputs]
 
     def decided_on(self, outputs: Outputs, labels: Outputs) -> Problem:
-        """Return the problem with what its answers are chosen by, fitted on validation; as it is where nothing is."""
+        """Return the problem with its decision rule fitted on validation, if it has one."""
         return self
 
     @abstractmethod
     def scores_of(self, outputs: Outputs, labels: Outputs, groups: Sequence[str] | None = None) -> dict[str, float]:
-        """Return the metrics of some rows that its family computes."""
+        """Return the metrics of some rows that the class computes itself."""
 
     def measure(self, outputs: Outputs, labels: Outputs, groups: Sequence[str] | None = None) -> dict[str, float]:
         """Return the metrics of some rows."""
@@ -187,23 +187,23 @@ class Problem(ABC):
 
     @abstractmethod
     def columns(self, outputs: Outputs, labels: Outputs) -> dict[str, object]:
-        """Return what a file of predictions says of the rows, besides their ids."""
+        """Return the columns of a file of predictions, beside the ids."""
 
     def measure_columns(self, table: Mapping[str, Outputs]) -> dict[str, float]:
         """Return the metrics of rows that :meth:`columns` wrote."""
         return self.measure(*self.from_columns(table))
 
     def from_columns(self, table: Mapping[str, Outputs]) -> tuple[Outputs, Outputs]:
-        """Return the outputs and the labels that :meth:`columns` was given, to be measured."""
+        """Return outputs and labels from the columns that :meth:`columns` made."""
         return table["prediction"], table["label"]
 
     @abstractmethod
     def to_json(self, outputs: Outputs, rows: Table) -> list[dict[str, object]]:
-        """Return what `foretoken predict` says of each row, beside its id."""
+        """Return the answer of `foretoken predict` to each row, beside its id."""
 
 
 def head_of(labels: Sequence[str]) -> dict[str, object]:
-    """Return what a model's config says of a head with one logit per label.
+    """Return the options of a model's config for a head with one logit per label.
 
     >>> head_of(["no", "yes"])
     {'num_labels': 2, 'id2label': {0: 'no', 1: 'yes'}, 'label2id': {'no': 0, 'yes': 1}}

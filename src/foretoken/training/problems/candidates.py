@@ -30,6 +30,7 @@ from foretoken.training.tokens.encode import (
     Truncation,
     count_lengths,
     refuse_without_embedding,
+    token_sequences,
 )
 from foretoken.training.tokens.padding import PaddingCollator, TableRow, padded
 from foretoken.training.tokens.texts import special_frame
@@ -37,7 +38,7 @@ from foretoken.tuner.forward.dimensions import inner_of, takes_global_attention
 from foretoken.tuner.heads import mean_of_rows
 
 log = logging.getLogger(__name__)
-Front: TypeAlias = tuple[list[int], list[int]]  # what stands before the documents, and the places of `[ent]` in it
+Front: TypeAlias = tuple[list[int], list[int]]  # the tokens before the documents, and the places of `[ent]` in them
 QUESTION, QUESTION_END, CANDIDATE, CANDIDATE_END = "[question]", "[/question]", "[ent]", "[/ent]"
 
 
@@ -91,16 +92,16 @@ class CandidateChoice(Choosing):
 
     def scores(self, model: nn.Module, inputs: Inputs) -> tuple[Tensor, Tensor]:
         """Return the logits of the ``[ent]`` tokens, pooled over each row's chunks."""
-        given = dict(inputs)
-        owner, places = given.pop("owner"), given.pop("places")
-        logits = model(**given).logits[..., 0].float()  # [S, N]
+        kept = dict(inputs)
+        owner, places = kept.pop("owner"), kept.pop("places")
+        logits = model(**kept).logits[..., 0].float()  # [S, N]
         of_chunks = logits.gather(1, places.clamp(min=0)[owner])
         return mean_of_rows(of_chunks, owner), places >= 0
 
 
 @dataclass(frozen=True)
 class CandidateCollator:
-    """Make one batch of the chunks of several rows, and say where in them the candidates are."""
+    """Make one batch of the chunks of several rows, with the places of the candidates."""
 
     chunks: ChunkCollator
     has_global: bool
@@ -116,7 +117,7 @@ class CandidateCollator:
 
 @dataclass(frozen=True)
 class _CandidateReader:
-    """Makes tokens of questions, candidates and documents: ``before`` and ``after`` frame every sequence."""
+    """Tokenises questions, candidates and documents; ``before`` and ``after`` frame every sequence."""
 
     settings: EncodeSettings
     before: list[int]
@@ -128,7 +129,7 @@ class _CandidateReader:
 
     @classmethod
     def of(cls, settings: EncodeSettings, marks: Sequence[str], text: str) -> _CandidateReader:
-        """Return what reads with these marks; ``text`` is any that has tokens."""
+        """Return a reader with these marks; ``text`` is any text that has tokens."""
         tokenizer: Any = settings.tokenizer
         missing = [mark for mark in marks if mark not in tokenizer.get_vocab()]
         if missing:
@@ -148,18 +149,15 @@ class _CandidateReader:
         return self.options.overlap or 0
 
     def tokens(self, texts: Sequence[str]) -> list[list[int]]:
-        """Return the tokens of some texts, as they are within a text."""
-        given = [self.blank + text for text in texts]
-        found = self.settings.tokenizer(given, add_special_tokens=False, return_attention_mask=False, verbose=False)[
-            "input_ids"
-        ]
-        refuse_without_embedding([self.marks, *found], self.settings.rules)
-        return [list(ids) for ids in found]
+        """Return the tokens of some texts, as they would be within a longer text."""
+        sequences = token_sequences([self.blank + text for text in texts], self.settings, may_be_empty=True)
+        refuse_without_embedding([self.marks], self.settings.rules)
+        return sequences
 
     def front(self, question: str, candidates: Sequence[str], *, room: int | None = None) -> Front:
-        """Return what stands before the documents, and the places of the ``[ent]`` tokens in it.
+        """Return the tokens before the documents, and the places of the ``[ent]`` tokens in them.
 
-        With ``room``, question and candidates are each cut to the same number of tokens, so that all fit into so many.
+        With ``room``, question and candidates are cut to one length, so that all of it fits into so many tokens.
         """
         begin, end, ent, ent_end = self.marks
         texts = self.tokens([question, *candidates])
@@ -175,12 +173,12 @@ class _CandidateReader:
         return ids, places
 
     def context(self, supports: Sequence[str]) -> list[int]:
-        """Return the documents as one run of tokens, with separators between them."""
+        """Return the documents as one sequence of tokens, with separators between them."""
         first, *others = self.tokens(supports)
         return first + [token for ids in others for token in (*self.separator, *ids)]
 
     def row(self, front: Sequence[int], places: Sequence[int], supports: Sequence[str]) -> dict[str, Any]:
-        """Return the chunks of a row, its length in tokens as they are read and as one, and whether it is cut."""
+        """Return the chunks of a row, its length in chunks and as a whole, and whether it is cut."""
         context = self.context(supports)
         kept = context if (most := self.settings.max_tokens) is None else context[:most]
         cuts = spans(kept, self._room(len(front)), self.overlap)
@@ -221,28 +219,23 @@ def longest_that_fit(lengths: Sequence[int], room: int) -> int:
     >>> longest_that_fit([2, 9, 9], room=12), longest_that_fit([2, 9, 9], room=2)
     (5, 0)
     """
-    kept = range(max(lengths, default=0) + 1)
-    return (
-        bisect_right(kept, room, key=lambda most: sum(min(length, most) for length in lengths)) - 1 if room >= 0 else 0
-    )
+    kept = range(1, max(lengths, default=0) + 1)
+    return bisect_right(kept, room, key=lambda most: sum(min(length, most) for length in lengths))
 
 
 def _cut(reader: _CandidateReader, fronts: Sequence[Front], split: Table) -> list[Front]:
     """Return the fronts, those that leave no room for documents cut to three quarters of the input."""
-    room, found = reader.settings.max_length * 3 // 4, list(fronts)
+    room, rows = reader.settings.max_length * 3 // 4, list(fronts)
     cut = [row for row, (front, _) in enumerate(fronts) if not reader.has_room(len(front))]
     for row in cut:
-        found[row] = reader.front(split["question"][row], split["candidates"][row], room=room)
+        rows[row] = reader.front(split["question"][row], split["candidates"][row], room=room)
     if cut:
-        log.warning(
-            "chunks.too_long: question and candidates of %d of %d rows were cut to %d tokens, as they leave no room "
-            "for the documents",
-            *(len(cut), len(found), room),
-        )
-    return found
+        what = f"question and candidates of {len(cut)} of {len(rows)} rows were cut to {room} tokens"
+        log.warning("chunks.too_long: %s, as they leave no room for the documents", what)
+    return rows
 
 
 def _blank(tokenizer: Any) -> str:
-    """Return a blank where it makes a word's token the one that it has within a text, as byte-level ones do."""
+    """Return a blank for byte-level tokenizers, which give a word after a blank another token; else an empty text."""
     bare, after_blank = (tokenizer(text, add_special_tokens=False)["input_ids"] for text in ("a", " a"))
     return " " if len(bare) == len(after_blank) else ""

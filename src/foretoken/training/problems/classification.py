@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from abc import abstractmethod
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, ClassVar
@@ -34,14 +35,14 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class TextProblem(Problem):
-    """What classification and regression share: a text or a pair of texts, and logits of the whole of it."""
+    """Base class of classification and regression: logits of a text or pair of texts."""
 
     task_type: ClassVar[str] = "SEQ_CLS"
     reads_chunks: ClassVar[bool] = True
     losses: LossOptions = PLAIN
 
     def check_texts(self) -> None:
-        """Accept bare texts, where they are not trained on as pairs."""
+        """Accept bare texts, unless the problem has pairs."""
         if self.pairs:
             super().check_texts()
 
@@ -55,9 +56,9 @@ class TextProblem(Problem):
         return ChunkCollator(PaddingCollator(int(tokenizer.pad_token_id)))
 
     def forward(self, model: nn.Module, inputs: Inputs) -> tuple[Tensor | None, Tensor]:
-        """Return the model's own loss and logits, or those of documents in several chunks, or with an offset.
+        """Return the loss and logits of the model, or those of documents in several chunks, or with an offset.
 
-        A loss of ours is taken where the model's own is another, or not of these logits.
+        The loss is ours if loss options are set, or if the logits are not those of the model alone.
         """
         if not {"owner", OFFSET} & inputs.keys() and self.losses == PLAIN:
             return super().forward(model, inputs)
@@ -79,12 +80,12 @@ class TextProblem(Problem):
 
 @dataclass(frozen=True)
 class ClassProblem(TextProblem):
-    """What one class and several labels share: probabilities, and what is answered for them.
+    """Base class of problems with one class or several labels: probabilities, and a decision rule.
 
     Attributes:
-        rule: what a decision is fitted for; None: the likeliest class, labels of 0.5.
-        decision: the one that was fitted.
-        says: what a model card says of answers, without and with a decision.
+        rule: the options of the decision rule; None for the likeliest class, and labels of 0.5 or more.
+        decision: the fitted decision rule.
+        says: the sentences of a model card about answers, without and with a decision rule.
     """
 
     rule: DecisionOptions | None = None
@@ -98,12 +99,33 @@ class ClassProblem(TextProblem):
 
     @property
     def has_probabilities(self) -> bool:
-        """They are the outputs."""
+        """True: probabilities are the outputs."""
         return True
 
     def answering(self, decision: Decision | None, targets: TargetScale | None) -> ClassProblem:
         """Return the problem with this decision."""
         return replace(self, decision=decision)
+
+    def probability_columns(self, outputs: Outputs) -> dict[str, object]:
+        """Return a column for the probabilities of each label."""
+        return {f"prob_{name}": np.asarray(outputs)[:, index] for index, name in enumerate(self.labels)}
+
+    def probabilities_in(self, table: Mapping[str, Outputs]) -> np.ndarray:
+        """Return the probabilities [n, C] in the columns of a table."""
+        return np.column_stack([np.asarray(table[f"prob_{name}"], dtype=np.float64) for name in self.labels])
+
+    def to_json(self, outputs: Outputs, rows: Table) -> list[dict[str, object]]:
+        """Return the answer to each row, and all probabilities."""
+        answers = zip(np.asarray(outputs).tolist(), self.answered(outputs), strict=True)
+        return [
+            self.answer(row, numbers)
+            | {"probabilities": {label: round(value, 6) for label, value in zip(self.labels, row, strict=True)}}
+            for row, numbers in answers
+        ]
+
+    @abstractmethod
+    def answer(self, row: Sequence[float], numbers: Sequence[int]) -> dict[str, object]:
+        """Return the answer to a document with these probabilities and numbers of answered labels."""
 
 
 @dataclass(frozen=True)
@@ -120,7 +142,7 @@ class Classification(ClassProblem):
 
     @staticmethod
     def class_rows(table: Dataset) -> list[list[int]]:
-        """Return the number of each row's class, in a list."""
+        """Return the class number of each row, in a list."""
         return [[number] for number in table["label" if "label" in table.column_names else "labels"]]
 
     @property
@@ -137,7 +159,7 @@ class Classification(ClassProblem):
         return probabilities_of(logits), [] if labels is None else labels
 
     def scores_of(self, outputs: Outputs, labels: Outputs, groups: Sequence[str] | None = None) -> dict[str, float]:
-        """Return the metrics of classification; of grouped rows also how many groups are all right."""
+        """Return the metrics of classification; of grouped rows also the share of groups that are all right."""
         return self._measure(outputs, labels, self.decided(outputs), groups)
 
     def measure_columns(self, table: Mapping[str, Outputs]) -> dict[str, float]:
@@ -160,46 +182,33 @@ class Classification(ClassProblem):
         return values
 
     def decided(self, outputs: Outputs) -> np.ndarray:
-        """Return the class numbers [n] that are answered for probabilities [n, C]."""
+        """Return the answered class numbers [n] for probabilities [n, C]."""
         return np.asarray(outputs).argmax(axis=1) if self.decision is None else self.decision.apply(outputs)
 
     def answered(self, outputs: Outputs) -> list[list[int]]:
-        """Return the number of the class that is answered for each row of probabilities [n, C], in a list."""
+        """Return the answered class number of each row of probabilities [n, C], in a list."""
         return self.decided(outputs)[:, None].tolist()
 
     def decided_on(self, outputs: Outputs, labels: Outputs) -> Classification:
-        """Fit the weights of the classes, where the recipe asks for them."""
+        """Fit the weights of the classes, if the recipe asks for them."""
         if self.rule is None:
             return self
         costs = self.rule.cost
-        chosen = fit_weights(outputs, labels) if costs is None else cost_weights(costs, self.labels)
-        return replace(self, decision=chosen)
+        fitted = fit_weights(outputs, labels) if costs is None else cost_weights(costs, self.labels)
+        return replace(self, decision=fitted)
 
     def columns(self, outputs: Outputs, labels: Outputs) -> dict[str, object]:
         """Return label, prediction and a probability per label."""
-        outputs = np.asarray(outputs)
-        return {
-            "label": [self.labels[index] for index in labels],
-            "prediction": [self.labels[index] for index in self.decided(outputs)],
-        } | {f"prob_{name}": outputs[:, index] for index, name in enumerate(self.labels)}
+        answers = {"label": labels, "prediction": self.decided(outputs)}
+        names = {key: [self.labels[index] for index in numbers] for key, numbers in answers.items()}
+        return {**names, **self.probability_columns(outputs)}
 
     def from_columns(self, table: Mapping[str, Outputs]) -> tuple[Outputs, Outputs]:
         """Return probabilities [n, C] and class numbers [n]."""
         places = {name: index for index, name in enumerate(self.labels)}
-        outputs = np.column_stack([np.asarray(table[f"prob_{name}"], dtype=np.float64) for name in self.labels])
-        return outputs, np.array([places[str(label)] for label in table["label"]])
+        return self.probabilities_in(table), np.array([places[str(label)] for label in table["label"]])
 
-    def to_json(self, outputs: Outputs, rows: Table) -> list[dict[str, object]]:
+    def answer(self, row: Sequence[float], numbers: Sequence[int]) -> dict[str, object]:
         """Return label, its probability, and all probabilities."""
-        return [
-            self.answer(row, best)
-            for row, best in zip(np.asarray(outputs).tolist(), self.decided(outputs), strict=True)
-        ]
-
-    def answer(self, row: Sequence[float], best: int) -> dict[str, object]:
-        """Return what is said of a document with these probabilities, whose class is this one."""
-        return {
-            "label": self.labels[best],
-            "probability": round(row[best], 6),
-            "probabilities": {label: round(value, 6) for label, value in zip(self.labels, row, strict=True)},
-        }
+        (best,) = numbers
+        return {"label": self.labels[best], "probability": round(row[best], 6)}

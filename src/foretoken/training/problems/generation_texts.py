@@ -26,19 +26,19 @@ from foretoken.training.tokens.texts import special_frame
 if TYPE_CHECKING:
     from datasets import Dataset
 
-IGNORED = -100  # a label that no loss is computed of
+IGNORED = -100  # the label of tokens without loss
 
 
 @dataclass(frozen=True)
 class Frame:
-    """The token numbers around a text and in it.
+    """The special tokens around sources and targets, and within sources.
 
     Attributes:
-        before: what stands before a source.
-        after: what stands after it: a decoder's target marker, or what ends an encoder's texts.
-        begin: what stands before a target.
-        end: what ends a target.
-        markers: what may stand in a source, the one that begins it first.
+        before: the tokens before a source.
+        after: the tokens after a source: a decoder's target marker, or an encoder's end token.
+        begin: the tokens before a target.
+        end: the tokens after a target.
+        markers: the markers within sources; the first one begins a source.
     """
 
     before: tuple[int, ...]
@@ -49,13 +49,13 @@ class Frame:
 
 
 def encoder_frame(settings: EncodeSettings, markers: Sequence[int]) -> Frame:
-    """Return what an encoder-decoder's tokenizer puts around texts, sources and targets alike."""
+    """Return the frame of an encoder-decoder: the tokenizer's special tokens, for sources and targets."""
     before, after = special_frame(settings, "a")
     return Frame(tuple(before), tuple(after), tuple(before), tuple(after), tuple(markers))
 
 
 def decoder_frame(settings: EncodeSettings, markers: Sequence[int], target: int, end: int) -> Frame:
-    """Return a decoder's: source, target marker, target, end."""
+    """Return the frame of a decoder: source, target marker, target, end."""
     before, _ = special_frame(settings, "a")
     return Frame(tuple(before), (target,), (), (end,), tuple(markers))
 
@@ -63,7 +63,7 @@ def decoder_frame(settings: EncodeSettings, markers: Sequence[int], target: int,
 def encode_sources(
     texts: Sequence[str], settings: EncodeSettings, frame: Frame, *, segments: bool
 ) -> tuple[TokenColumns, Truncation]:
-    """Return ``input_ids`` of the sources, with ``segments`` also ``token_type_ids``, and what was cut.
+    """Return ``input_ids`` of the sources, with ``segments`` also ``token_type_ids``, and how many were cut.
 
     Raises:
         ConfigError: there is no room for a source.
@@ -81,12 +81,12 @@ def encode_sources(
 
 
 def encode_targets(texts: Sequence[str], settings: EncodeSettings, frame: Frame, *, at_most: int) -> list[list[int]]:
-    """Return the targets with what begins and ends them; a longer one is cut, its end included."""
+    """Return the targets in their frame; longer ones are cut, and lose their end token."""
     return [[*frame.begin, *ids, *frame.end][:at_most] for ids in token_sequences(texts, settings)]
 
 
 def shortened(ids: Sequence[int], room: int, markers: Collection[int]) -> list[int]:
-    """Return a source in so many tokens: the longest of the parts between its markers lose their ends.
+    """Return a source cut to ``room`` tokens: the longest of the parts between its markers lose their ends.
 
     >>> shortened([90, 1, 2, 3, 4, 5, 91, 6, 7], 6, markers=[90, 91])
     [90, 1, 2, 91, 6, 7]
@@ -95,15 +95,15 @@ def shortened(ids: Sequence[int], room: int, markers: Collection[int]) -> list[i
     excess = len(ids) - room
     while excess > 0:
         longest = max(parts, key=len)
-        second = max((len(part) for part in parts if part is not longest), default=0)
+        second = max((len(piece) for piece in parts if piece is not longest), default=0)
         cut = min(excess, max(1, len(longest) - second))
         del longest[len(longest) - cut :]
         excess -= cut
-    return [token for part in parts for token in part]
+    return [token for piece in parts for token in piece]
 
 
 def parts_of(ids: Sequence[int], markers: Collection[int]) -> list[list[int]]:
-    """Return the parts of a source, each of which begins with its marker."""
+    """Return the parts of a source, each with its marker first."""
     parts: list[list[int]] = [[]]
     for token in ids:
         if token in markers:
@@ -113,20 +113,20 @@ def parts_of(ids: Sequence[int], markers: Collection[int]) -> list[list[int]]:
 
 
 def segments_of(ids: Sequence[int], markers: Sequence[int]) -> list[int]:
-    """Return for each token the marker of the part that it is in; the first marker before there is one.
+    """Return for each token the marker of its part; tokens before any marker get the first one.
 
     >>> segments_of([5, 90, 1, 91, 6], [90, 91])
     [90, 90, 90, 91, 91]
     """
-    found, current = [], markers[0]
+    segments, current = [], markers[0]
     for token in ids:
         current = token if token in markers else current
-        found.append(current)
-    return found
+        segments.append(current)
+    return segments
 
 
 def row_per_reference(split: Dataset) -> Dataset:
-    """Return a table with one row per reference, as tasks with several of them are trained on."""
+    """Return a table with one row per reference, for training on tasks with several references."""
     from datasets import Dataset
 
     if "references" not in split.column_names:
@@ -141,7 +141,7 @@ def row_per_reference(split: Dataset) -> Dataset:
 
 
 def source_length(wanted: int | None, config: PretrainedConfig, tokenizer: PreTrainedTokenizerBase, new: int) -> int:
-    """Return the tokens that a source may have, so that ``new`` more can be generated.
+    """Return the longest source, in tokens, that leaves room for ``new`` generated tokens.
 
     Raises:
         ConfigError: the model has too few positions.
@@ -152,9 +152,8 @@ def source_length(wanted: int | None, config: PretrainedConfig, tokenizer: PreTr
         return most
     fitting = positions - (0 if config.is_encoder_decoder else new)
     if config.is_encoder_decoder or fitting < 2:
-        raise ConfigError(
-            f"generation.max_new_tokens is {new}, and the model has {positions} positions for a text; lower it"
-        )
+        there = f"the model has {positions} positions for a text"
+        raise ConfigError(f"generation.max_new_tokens is {new}, and {there}; lower it")
     if wanted is None:
         return min(most, fitting)
     if wanted > fitting and not reads_beyond(config):
@@ -166,7 +165,7 @@ def source_length(wanted: int | None, config: PretrainedConfig, tokenizer: PreTr
 
 
 def decoder_positions(config: PretrainedConfig) -> int | None:
-    """Return how many positions a model generates at; None for no limit."""
+    """Return the number of positions of a decoder; None for no limit."""
     if not config.is_encoder_decoder:
         return position_limit(config)
     own: int | None = getattr(config, "max_decoder_position_embeddings", None)
@@ -175,12 +174,12 @@ def decoder_positions(config: PretrainedConfig) -> int | None:
 
 @dataclass(frozen=True)
 class GenerationCollator:
-    """Make a batch of sources and targets: an encoder's and a decoder's, or both in one sequence.
+    """Make a batch of sources and targets, for encoder-decoders or decoders.
 
     Attributes:
-        padding: pads the sources.
-        in_sequence: targets follow their sources, and ``labels`` are of the whole sequence.
-        global_start: every token sees the first one.
+        padding: the collator that pads the sources.
+        in_sequence: targets follow their sources in one sequence, as decoders read them.
+        global_start: the first token gets global attention.
     """
 
     padding: PaddingCollator
@@ -188,7 +187,7 @@ class GenerationCollator:
     global_start: bool = False
 
     def __call__(self, rows: Sequence[TableRow]) -> dict[str, torch.Tensor]:
-        """Return input_ids, attention_mask and what else is one number per token [B, N]; labels [B, M] if any."""
+        """Return input_ids, attention_mask and other columns with a number per token [B, N]; labels [B, M] if any."""
         plain = [{name: value for name, value in row.items() if name != "labels"} for row in rows]
         labels = [row["labels"] for row in rows] if "labels" in rows[0] else None
         if labels is not None and self.in_sequence:

@@ -13,16 +13,16 @@ from torch.nn import functional as F  # noqa: N812 - the name that PyTorch's own
 
 from foretoken.errors import ConfigError, did_you_mean, quoted
 
-MOST_REPEATS = 20  # of a document, where rare classes are drawn more often
+MOST_REPEATS = 20  # of a document with oversampling
 
 
 @dataclass(frozen=True)
 class LossOptions:
-    """How the documents and labels of a batch are weighed.
+    """Weights of the loss.
 
     Attributes:
-        class_weights: what the loss of each class, or of each label where it is there, is multiplied by.
-        focal_gamma: the loss of a probability p is multiplied by (1 - p)^gamma (Lin et al. 2017, equation 4); 0: never.
+        class_weights: the factor of the loss of each class, or of each label that a document has.
+        focal_gamma: the loss of a probability p is multiplied by (1 - p)^gamma (Lin et al. 2017, equation 4); 0: off.
     """
 
     class_weights: tuple[float, ...] = ()
@@ -55,9 +55,9 @@ def class_loss(logits: Tensor, labels: Tensor, options: LossOptions) -> Tensor:
 
 
 def label_loss(logits: Tensor, labels: Tensor, options: LossOptions) -> Tensor:
-    """Return the binary cross-entropy of logits (B, L) and labels 0 or 1 (B, L), the mean over all of them.
+    """Return the mean binary cross-entropy of logits (B, L) and labels 0 or 1 (B, L).
 
-    A weight counts where the label is there, as ``pos_weight`` of PyTorch's loss does.
+    Class weights apply to labels that a document has, as ``pos_weight`` of PyTorch's loss.
 
     >>> logits, labels = torch.tensor([[2.0, 0.0]]), torch.tensor([[1.0, 0.0]])
     >>> bool(label_loss(logits, labels, LossOptions()) == F.binary_cross_entropy_with_logits(logits, labels))
@@ -78,19 +78,19 @@ def class_weights(
     *,
     several: bool = False,
 ) -> tuple[float, ...]:
-    """Return a weight per class; none where none are asked for.
+    """Return a weight per class; empty if the recipe asks for none.
 
-    ``balanced`` is scikit-learn's n / (C n_c); of several labels the documents without the label by those with it, at
-    most :data:`MOST_REPEATS`.
+    ``balanced`` is scikit-learn's n / (C n_c); for several labels the number of documents without the label divided by
+    that of documents with it, at most :data:`MOST_REPEATS`.
 
     Args:
-        chosen: what the recipe says.
+        chosen: the option of the recipe.
         labels: the classes.
-        rows: the numbers of the classes of every training document.
-        several: whether a document may have several.
+        rows: the class numbers of every training document.
+        several: whether a document may have several classes.
 
     Raises:
-        ConfigError: a weight is of no class.
+        ConfigError: the recipe names an unknown class.
 
     >>> class_weights("balanced", ["a", "b"], [[0], [0], [0], [1]])
     (0.6666666666666666, 2.0)
@@ -108,7 +108,7 @@ def class_weights(
 
 
 def refuse_unknown_labels(key: str, chosen: Mapping[str, float], labels: Sequence[str]) -> None:
-    """Raise a ConfigError for a number of a class that the data have not, or one that is not above 0."""
+    """Raise a ConfigError for an unknown class, or a number that is not above 0."""
     for label, number in chosen.items():
         if label not in labels:
             names = ", ".join(labels[:10])
@@ -118,7 +118,7 @@ def refuse_unknown_labels(key: str, chosen: Mapping[str, float], labels: Sequenc
 
 
 def repeated(rows: Sequence[Sequence[int]]) -> list[int]:
-    """Return the rows, each repeated so often that every class is about as frequent as the most frequent one.
+    """Return the row numbers, repeated so that every class is about as frequent as the most frequent one.
 
     A row with several labels is repeated for the rarest of them; at most :data:`MOST_REPEATS` times.
 

@@ -26,7 +26,7 @@ from foretoken.training.tokens.padding import TableRow
 if TYPE_CHECKING:
     from datasets import Dataset
 
-_SHOWN = 0.5  # without thresholds of its own a label is answered from this probability on
+_SHOWN = 0.5  # the default threshold
 
 
 @dataclass(frozen=True)
@@ -37,7 +37,7 @@ class LabelsCollator:
     num_labels: int
 
     def __call__(self, rows: Sequence[TableRow]) -> Inputs:
-        """Return what the model reads, and labels where the rows have any."""
+        """Return the inputs of the model, and labels if the rows have any."""
         batch = self.inputs([{name: value for name, value in row.items() if name != "labels"} for row in rows])
         if "labels" not in rows[0]:
             return batch
@@ -69,12 +69,12 @@ class MultiLabel(ClassProblem):
 
     @staticmethod
     def class_rows(table: Dataset) -> list[list[int]]:
-        """Return the numbers of each row's labels."""
+        """Return the label numbers of each row."""
         return list(table["labels"])
 
     @property
     def head_options(self) -> dict[str, object]:
-        """One logit per label, of a binary cross-entropy of its own."""
+        """One logit per label, with binary cross-entropy."""
         return head_of(self.labels) | {"problem_type": "multi_label_classification"}
 
     def fit_scaling(self, kind: Kind, outputs: Outputs, labels: Outputs) -> Scaling:
@@ -82,7 +82,7 @@ class MultiLabel(ClassProblem):
         return fit_label_scaling(kind, outputs, labels)
 
     def encode(self, split: Table, settings: EncodeSettings) -> tuple[TokenColumns, Truncation]:
-        """Return the columns of the texts, and the numbers of their labels where there are any."""
+        """Return the columns of the texts, and the numbers of their labels if any."""
         columns, truncation = super().encode(split, settings)
         return columns | ({"labels": list(split["labels"])} if "labels" in split.column_names else {}), truncation
 
@@ -105,24 +105,24 @@ class MultiLabel(ClassProblem):
         return zeros_and_ones(list(split["labels"]), len(self.labels)).astype(np.int64)
 
     def decided(self, outputs: Outputs) -> np.ndarray:
-        """Return 0 and 1 [n, L]: which labels are answered for probabilities [n, L]."""
+        """Return the answered labels as 0 and 1 [n, L] for probabilities [n, L]."""
         outputs = np.asarray(outputs)
         return (outputs >= _SHOWN).astype(np.int64) if self.decision is None else self.decision.apply(outputs)
 
     def answered(self, outputs: Outputs) -> list[list[int]]:
-        """Return the numbers of the labels that are answered for each row of probabilities [n, L], likeliest first."""
+        """Return the numbers of the answered labels of each row of probabilities [n, L], the likeliest first."""
         rows = zip(np.asarray(outputs), self.decided(outputs), strict=True)
         return [sorted(np.flatnonzero(held).tolist(), key=lambda index: -row[index]) for row, held in rows]
 
     def decided_on(self, outputs: Outputs, labels: Outputs) -> MultiLabel:
-        """Fit the thresholds of the labels, where the recipe asks for them."""
+        """Fit the thresholds of the labels, if the recipe asks for them."""
         rule = self.rule
         if rule is None:
             return self
         if rule.cost is not None:
             return replace(self, decision=cost_thresholds(rule.cost, self.labels))
-        decision = fit_thresholds(outputs, labels, average=rule.average, per_label=rule.thresholds == "label")
-        return replace(self, decision=decision)
+        fitted = fit_thresholds(outputs, labels, average=rule.average, per_label=rule.thresholds == "label")
+        return replace(self, decision=fitted)
 
     def scores_of(self, outputs: Outputs, labels: Outputs, groups: Sequence[str] | None = None) -> dict[str, float]:
         """Return the metrics of several labels."""
@@ -131,8 +131,8 @@ class MultiLabel(ClassProblem):
     def measure_columns(self, table: Mapping[str, Outputs]) -> dict[str, float]:
         """Return the metrics of rows whose predictions may have been decided by several runs."""
         outputs, labels = self.from_columns(table)
-        found = multi_label_metrics(outputs, labels, self._held(table["prediction"]), n_bins=self.n_bins)
-        return found | further_metrics(self.name, outputs, labels)
+        scores = multi_label_metrics(outputs, labels, self._held(table["prediction"]), n_bins=self.n_bins)
+        return scores | further_metrics(self.name, outputs, labels)
 
     def _held(self, rows: Sequence[Sequence[str]]) -> np.ndarray:
         places = {name: index for index, name in enumerate(self.labels)}
@@ -144,26 +144,13 @@ class MultiLabel(ClassProblem):
 
     def columns(self, outputs: Outputs, labels: Outputs) -> dict[str, object]:
         """Return the right and the predicted labels, and a probability per label."""
-        outputs = np.asarray(outputs)
-        return {"label": self.names(np.asarray(labels)), "prediction": self.names(self.decided(outputs))} | {
-            f"prob_{name}": outputs[:, index] for index, name in enumerate(self.labels)
-        }
+        names = {"label": self.names(np.asarray(labels)), "prediction": self.names(self.decided(outputs))}
+        return {**names, **self.probability_columns(outputs)}
 
     def from_columns(self, table: Mapping[str, Outputs]) -> tuple[Outputs, Outputs]:
         """Return probabilities [n, L], and labels 0 and 1 [n, L]."""
-        outputs = np.column_stack([np.asarray(table[f"prob_{name}"], dtype=np.float64) for name in self.labels])
-        return outputs, self._held(table["label"])
-
-    def to_json(self, outputs: Outputs, rows: Table) -> list[dict[str, object]]:
-        """Return the labels, the likeliest one first, and all probabilities."""
-        return [
-            self.answer(row, numbers)
-            for row, numbers in zip(np.asarray(outputs).tolist(), self.answered(outputs), strict=True)
-        ]
+        return self.probabilities_in(table), self._held(table["label"])
 
     def answer(self, row: Sequence[float], numbers: Sequence[int]) -> dict[str, object]:
-        """Return what is said of a document with these probabilities and numbers of labels."""
-        return {
-            "labels": [self.labels[index] for index in numbers],
-            "probabilities": {label: round(value, 6) for label, value in zip(self.labels, row, strict=True)},
-        }
+        """Return the labels, the likeliest one first."""
+        return {"labels": [self.labels[index] for index in numbers]}

@@ -1,4 +1,4 @@
-"""The part of a context that answers a question; contexts longer than the model are read in windows that overlap.
+"""Extractive question answering; contexts longer than the model are read in windows that overlap.
 
 Follows Devlin et al. 2019, sections 4.2 and 4.3: one score for each token to be the first of the answer and one to be
 the last, and the first token of all stands for "no answer here". Shapes: B questions, S windows, N tokens of the
@@ -34,13 +34,13 @@ from foretoken.tuner.forward.dimensions import inner_of, takes_global_attention
 if TYPE_CHECKING:
     from datasets import Dataset
 
-_NEVER = -1e30  # the score of what cannot be an answer; two of them are still finite
+_NEVER = -1e30  # the score of impossible answers; the sum of two is still finite
 
 
 class SpanAnswer(NamedTuple):
-    """First character of the context that is predicted, and the one after the last; the same where there is none.
+    """A predicted answer: its first character in the context, and the one after its last; equal for no answer.
 
-    ``score`` is that of the best part, ``nothing`` that of no answer.
+    ``score`` is the score of the best span, ``nothing`` that of no answer.
     """
 
     begin: int
@@ -50,7 +50,7 @@ class SpanAnswer(NamedTuple):
 
 
 class Truth(NamedTuple):
-    """A context, and the texts in it that are right; none where the context does not answer."""
+    """A context, and the right answers in it; none if the question has no answer."""
 
     context: str
     answers: list[str]
@@ -58,10 +58,10 @@ class Truth(NamedTuple):
 
 @dataclass(frozen=True)
 class QuestionAnswering(Problem):
-    """A part of a context, by the scores of its first and last token.
+    """A span of the context, by the scores of its first and last token.
 
     Attributes:
-        question_answering: how answers are looked for.
+        question_answering: the options of the search for answers.
         no_answer: whether questions may have no answer.
     """
 
@@ -71,7 +71,7 @@ class QuestionAnswering(Problem):
     no_answer: bool = False
 
     def of_training(self, split: Dataset) -> QuestionAnswering:
-        """Take whether all questions have an answer."""
+        """Set ``no_answer`` by the training questions."""
         return replace(self, no_answer=not all(split["answers"]))
 
     @property
@@ -86,7 +86,7 @@ class QuestionAnswering(Problem):
 
     @property
     def more_metrics(self) -> tuple[str, ...]:
-        """Those of the questions with and without an answer."""
+        """The metrics of questions with and without an answer."""
         names = ("has_answer_exact_match", "has_answer_token_f1", "no_answer_exact_match")
         return names if self.no_answer else ()
 
@@ -101,7 +101,7 @@ class QuestionAnswering(Problem):
         return self
 
     def encode(self, split: Table, settings: EncodeSettings) -> tuple[TokenColumns, Truncation]:
-        """Return what :func:`~foretoken.training.tokens.questions.encode_questions` does, and contexts and answers."""
+        """Return the columns of :func:`~foretoken.training.tokens.questions.encode_questions`, contexts and answers."""
         columns, truncation = encode_questions(split, settings, self.question_answering.overlap)
         kept = [name for name in ("context", "answers") if name in split.column_names]
         return columns | {name: list(split[name]) for name in kept}, truncation
@@ -112,30 +112,30 @@ class QuestionAnswering(Problem):
         return QuestionCollator(PaddingCollator(int(tokenizer.pad_token_id)), has_global)
 
     def forward(self, model: nn.Module, inputs: Inputs) -> tuple[Tensor | None, Tensor]:
-        """Return the mean loss over the windows, and (B, 4): first and last character, their score, that of none.
+        """Return the mean loss over the windows, and (B, 4): first and last character, score, and score of no answer.
 
-        While the model is trained, the second is zeros.
+        During training the second is zeros.
         """
-        given = dict(inputs)
-        own = {name: given.pop(name) for name in ("owner", "first", "characters")}
-        labels, mentions, places = (given.pop(name, None) for name in ("labels", "mentions", "mention_characters"))
-        with token_types_passed_on(model, given.get("token_type_ids")):
-            outputs = model(**given)
+        kept = dict(inputs)
+        batch = {name: kept.pop(name) for name in ("owner", "first", "characters")}
+        labels, mentions, places = (kept.pop(name, None) for name in ("labels", "mentions", "mention_characters"))
+        with token_types_passed_on(model, kept.get("token_type_ids")):
+            outputs = model(**kept)
         start, end = outputs.start_logits.float(), outputs.end_logits.float()
-        here = own["characters"][..., 1] >= 0
+        here = batch["characters"][..., 1] >= 0
         loss = None
         if labels is not None:
-            rights = in_windows(labels, own["owner"], own["first"], here)
+            rights = in_windows(labels, batch["owner"], batch["first"], here)
             loss = window_losses(start, end, *rights, here=here).mean()
         if model.training:
-            return loss, start.new_zeros(int(own["owner"][-1]) + 1, 4)
-        return loss, self.choose(start, end, own, mentions, places)
+            return loss, start.new_zeros(int(batch["owner"][-1]) + 1, 4)
+        return loss, self.choose(start, end, batch, mentions, places)
 
     def choose(
         self,
         start: Tensor,
         end: Tensor,
-        own: Mapping[str, Tensor],
+        batch: Mapping[str, Tensor],
         mentions: Tensor | None = None,
         places: Tensor | None = None,
     ) -> Tensor:
@@ -144,20 +144,20 @@ class QuestionAnswering(Problem):
         Args:
             start: (S, N) scores of the windows' tokens to begin an answer.
             end: (S, N) the same to end one.
-            own: ``owner``, ``first`` and ``characters`` of the batch.
-            mentions: (B, 2 A) the tokens that answers are among; None for any.
-            places: (B, 2 A) their characters.
+            batch: ``owner``, ``first`` and ``characters`` of the batch.
+            mentions: (B, 2 A) first and last tokens of the possible answers; None for any span.
+            places: (B, 2 A) the characters of these.
         """
-        here = own["characters"][..., 1] >= 0
-        nothing = -of_documents("max", -(start + end)[:, :1], own["owner"])
+        here = batch["characters"][..., 1] >= 0
+        nothing = -of_documents("max", -(start + end)[:, :1], batch["owner"])
         if mentions is None or places is None:
-            scores, spans = best_spans(start, end, here, self.question_answering.max_answer_tokens, own["characters"])
+            scores, spans = best_spans(start, end, here, self.question_answering.max_answer_tokens, batch["characters"])
         else:
-            scores, spans = best_mentions(start, end, here, own, mentions, places)
-        best = of_documents("max", scores[:, None], own["owner"])
+            scores, spans = best_mentions(start, end, here, batch, mentions, places)
+        best = of_documents("max", scores[:, None], batch["owner"])
         windows = torch.arange(len(scores), device=scores.device)
-        chosen = torch.where(scores == best[own["owner"], 0], windows, len(scores))
-        first = -of_documents("max", -chosen[:, None], own["owner"])[:, 0]
+        chosen = torch.where(scores == best[batch["owner"], 0], windows, len(scores))
+        first = -of_documents("max", -chosen[:, None], batch["owner"])[:, 0]
         return torch.cat([spans[first].float(), best, nothing], dim=1)
 
     def items(self, inputs: Inputs) -> int:
@@ -165,7 +165,7 @@ class QuestionAnswering(Problem):
         return len(inputs["owner"])
 
     def decode(self, logits: np.ndarray, labels: np.ndarray | None) -> tuple[Outputs, Outputs]:
-        """Return the answers; no labels, as those of a batch are numbers of tokens."""
+        """Return the answers, and no labels: those of a batch are token numbers."""
         return [self._answer(*row) for row in np.asarray(logits, dtype=np.float64).tolist()], None
 
     def _answer(self, begin: float, end: float, score: float, nothing: float) -> SpanAnswer:
@@ -182,18 +182,18 @@ class QuestionAnswering(Problem):
         """Return exact match and F1."""
         from foretoken.metrics.answers import span_metrics
 
-        texts = [truth.context[found.begin : found.end] for found, truth in zip(outputs, labels, strict=True)]
+        texts = [truth.context[answer.begin : answer.end] for answer, truth in zip(outputs, labels, strict=True)]
         return span_metrics(texts, [truth.answers for truth in labels])
 
     def columns(self, outputs: Outputs, labels: Outputs) -> dict[str, object]:
         """Return the right answers and the predicted one as texts, its characters, and the scores."""
-        texts = [truth.context[found.begin : found.end] for found, truth in zip(outputs, labels, strict=True)]
+        texts = [truth.context[answer.begin : answer.end] for answer, truth in zip(outputs, labels, strict=True)]
         columns: dict[str, object] = {
             "label": pa.array([truth.answers for truth in labels], pa.list_(pa.string())),
             "prediction": texts,
-            **{name: [getattr(found, name) for found in outputs] for name in ("begin", "end", "score")},
+            **{name: [getattr(answer, name) for answer in outputs] for name in ("begin", "end", "score")},
         }
-        return columns | ({"no_answer_score": [found.nothing for found in outputs]} if self.no_answer else {})
+        return columns | ({"no_answer_score": [answer.nothing for answer in outputs]} if self.no_answer else {})
 
     def from_columns(self, table: Mapping[str, Outputs]) -> tuple[Outputs, Outputs]:
         """Return answers and truths whose contexts are the predicted texts."""
@@ -203,24 +203,24 @@ class QuestionAnswering(Problem):
 
     def to_json(self, outputs: Outputs, rows: Table) -> list[dict[str, object]]:
         """Return the answer, an empty text for none, its characters in the context, and its score."""
-        return [self._json(found, context) for found, context in zip(outputs, rows["context"], strict=True)]
+        return [self._json(answer, context) for answer, context in zip(outputs, rows["context"], strict=True)]
 
-    def _json(self, found: SpanAnswer, context: str) -> dict[str, object]:
-        values: dict[str, object] = {"answer": context[found.begin : found.end]}
-        values |= {"start": found.begin, "end": found.end} if found.end else {"start": None, "end": None}
-        values["score"] = round(found.score, 6)
-        return values | ({"no_answer_score": round(found.nothing, 6)} if self.no_answer else {})
+    def _json(self, answer: SpanAnswer, context: str) -> dict[str, object]:
+        values: dict[str, object] = {"answer": context[answer.begin : answer.end]}
+        values |= {"start": answer.begin, "end": answer.end} if answer.end else {"start": None, "end": None}
+        values["score"] = round(answer.score, 6)
+        return values | ({"no_answer_score": round(answer.nothing, 6)} if self.no_answer else {})
 
 
 @dataclass(frozen=True)
 class QuestionCollator:
-    """Make one batch of the windows of several questions, and say which characters their tokens are."""
+    """Make one batch of the windows of several questions, with the characters of their tokens."""
 
     padding: PaddingCollator
     has_global: bool
 
     def __call__(self, rows: Sequence[TableRow]) -> dict[str, Tensor]:
-        """Return what the model reads, [S, N], and where in it what is; labels [B, 2 A] where there are any.
+        """Return the inputs of the model [S, N], ``owner``, ``first`` and ``characters``; labels [B, 2 A] if any.
 
         ``owner`` [S] is each window's question. Its token p is number p + ``first`` [S] of the context, and has
         ``characters`` [S, N, 2] of it; -1 for tokens that are no part of an answer.
@@ -247,20 +247,20 @@ def _windows(rows: Sequence[TableRow]) -> Iterator[tuple[TableRow, int, int]]:
 
 def _characters(row: TableRow, begin: int, end: int, length: int) -> Tensor:
     """Return (N, 2) characters of the tokens of a window."""
-    found = torch.full((length, 2), -1)
+    characters = torch.full((length, 2), -1)
     places = torch.tensor([row["begins"][begin:end], row["ends"][begin:end]]).T
-    found[row["front"] : row["front"] + end - begin] = torch.where(places[:, :1] < places[:, 1:], places, -1)
-    return found
+    characters[row["front"] : row["front"] + end - begin] = torch.where(places[:, :1] < places[:, 1:], places, -1)
+    return characters
 
 
 def in_windows(spans: Tensor, owner: Tensor, first: Tensor, here: Tensor) -> tuple[Tensor, Tensor]:
-    """Return which tokens of each window (S, N) begin a span, and which end one, of the spans that are wholly in it.
+    """Return the tokens of each window (S, N) that begin a span, and those that end one, for spans wholly in it.
 
     Args:
-        spans: (B, 2 A) first and last tokens, numbered in the context; -100 where there is none.
+        spans: (B, 2 A) first and last tokens, numbered in the context; -100 for none.
         owner: (S,) the question of each window.
-        first: (S,) what is added to a place in a window for its number in the context.
-        here: (S, N) the tokens of the context.
+        first: (S,) the number in the context of the window's first token.
+        here: (S, N) whether a token is of the context.
     """
     places, inside = placed(spans, owner, first, here)
     rights = torch.zeros(2, *here.shape, dtype=torch.bool, device=here.device)
@@ -271,7 +271,7 @@ def in_windows(spans: Tensor, owner: Tensor, first: Tensor, here: Tensor) -> tup
 
 
 def placed(spans: Tensor, owner: Tensor, first: Tensor, here: Tensor) -> tuple[Tensor, Tensor]:
-    """Return the places (S, A, 2) of spans in each window, and which are wholly in it (S, A)."""
+    """Return the places (S, A, 2) of the spans in each window, and whether they are wholly in it (S, A)."""
     numbers = spans.unflatten(1, (-1, 2))[owner]
     places = numbers - first[:, None, None]
     known = (numbers >= 0) & (places >= 0) & (places < here.shape[1])
@@ -281,10 +281,10 @@ def placed(spans: Tensor, owner: Tensor, first: Tensor, here: Tensor) -> tuple[T
 
 
 def window_losses(start: Tensor, end: Tensor, begins: Tensor, ends: Tensor, *, here: Tensor) -> Tensor:
-    """Return (S,) losses: the mean of those of the first and the last token.
+    """Return the loss of each window (S,): the mean of those of the first and the last token.
 
-    Each is ``-log(sum over right tokens of p)``, with p a softmax over the first token of all and those of the context;
-    a window without an answer has the first token of all as its right one.
+    Each is ``-log(sum over right tokens of p)``, with p a softmax over the context and the first token of the window,
+    which is the right one if the window has no answer.
     """
     allowed = here.clone()
     allowed[:, 0] = True
@@ -298,10 +298,9 @@ def window_losses(start: Tensor, end: Tensor, begins: Tensor, ends: Tensor, *, h
 
 
 def best_spans(start: Tensor, end: Tensor, here: Tensor, longest: int, characters: Tensor) -> tuple[Tensor, Tensor]:
-    """Return the best score of each window (S,) and the characters (S, 2) of the part that has it.
+    """Return the best score of each window (S,) and the characters (S, 2) of its span, of at most ``longest`` tokens.
 
-    Parts have at most ``longest`` tokens. The score of one is that of its first token to begin an answer plus that of
-    its last to end one.
+    The score of a span is the start score of its first token plus the end score of its last.
     """
     start, end = start.masked_fill(~here, _NEVER), end.masked_fill(~here, _NEVER)
     best, begins = (start + end).max(dim=1)
@@ -317,19 +316,19 @@ def best_spans(start: Tensor, end: Tensor, here: Tensor, longest: int, character
 
 
 def best_mentions(
-    start: Tensor, end: Tensor, here: Tensor, own: Mapping[str, Tensor], mentions: Tensor, characters: Tensor
+    start: Tensor, end: Tensor, here: Tensor, batch: Mapping[str, Tensor], mentions: Tensor, characters: Tensor
 ) -> tuple[Tensor, Tensor]:
-    """Return the same where answers are among ``mentions`` (B, 2 A), whose ``characters`` (B, 2 A) are given."""
-    places, inside = placed(mentions, own["owner"], own["first"], here)
+    """Return the same for answers among ``mentions`` (B, 2 A) with these ``characters`` (B, 2 A)."""
+    places, inside = placed(mentions, batch["owner"], batch["first"], here)
     scores = start.gather(1, places[..., 0]) + end.gather(1, places[..., 1])
     best, chosen = scores.masked_fill(~inside, _NEVER).max(dim=1)
     windows = torch.arange(len(best), device=best.device)
-    return best, characters.unflatten(1, (-1, 2))[own["owner"]][windows, chosen]
+    return best, characters.unflatten(1, (-1, 2))[batch["owner"]][windows, chosen]
 
 
 @contextmanager
 def token_types_passed_on(model: nn.Module, token_types: Tensor | None) -> Iterator[None]:
-    """Bring token types past peft's class for question answering, which takes them and does not pass them on."""
+    """Pass token types to the model, which peft's class for question answering drops."""
     wrapped = next((module for module in model.modules() if isinstance(module, PeftModel)), None)
     if wrapped is None or token_types is None:
         yield

@@ -50,15 +50,15 @@ class TokenClassification(Problem):
         """Return ``sequences``, one per window, ``window`` and ``place`` of every word, ``length``, and the labels.
 
         Raises:
-            BackboneError: the tokenizer does not tell where in a text its tokens are, or makes unknown tokens.
-            ConfigError: there is no room for words beside the special tokens.
+            BackboneError: the tokenizer does not tell where its tokens are, or a token has no embedding.
+            ConfigError: max_length leaves no room for words.
             DataError: a text has no words.
         """
         documents = _words(split)
-        # as the text that they are: word by word, byte-level tokenizers would give them tokens without a blank before
-        # them, which seldom occur in the texts that their models have read
+        # as one text: word by word, byte-level tokenizers would make the rare tokens of words without a blank before
         tokens = [with_offsets(" ".join(words), settings) for words in documents]
-        frame = special_frame(settings, _some_text(documents, tokens))
+        some_text = next((" ".join(words) for words, (ids, _) in zip(documents, tokens, strict=True) if ids), "a")
+        frame = special_frame(settings, some_text)
         special = sum(map(len, frame))
         size = settings.max_length - special
         if size < 1:
@@ -122,16 +122,15 @@ class TokenClassification(Problem):
         return {"label": list(labels), "prediction": list(outputs)}
 
     def to_json(self, outputs: Outputs, rows: Table) -> list[dict[str, object]]:
-        """Return words, tags, and the entities with their first word and the one after their last, from 0.
+        """Return words, tags, and entities with their first word and the one after their last, from 0.
 
-        Of texts, entities have their characters too. Tags that mark none are alone.
+        Entities of texts also have their characters. Tags that mark no entities are returned without them.
         """
         documents = _words(rows)
         if not mark_entities(self.labels):
             return [{"words": words, "tags": tags} for words, tags in zip(documents, outputs, strict=True)]
-        texts = next(
-            (rows[name] for name in ("raw_text", "text") if name in rows.column_names), [None] * len(documents)
-        )
+        known = [rows[name] for name in ("raw_text", "text") if name in rows.column_names]
+        texts = known[0] if known else [None] * len(documents)
         return [
             {"words": words, "tags": tags, "entities": entities(words, tags, text)}
             for words, tags, text in zip(documents, outputs, texts, strict=True)
@@ -164,7 +163,7 @@ def entities(words: Sequence[str], tags: Sequence[str], text: str | None = None)
 
 @dataclass(frozen=True)
 class WordCollator:
-    """Make one batch of the windows of several documents, and say where in them the words are."""
+    """Make one batch of the windows of several documents, with the places of the words."""
 
     padding: PaddingCollator
 
@@ -185,22 +184,17 @@ def _words(split: Table) -> list[list[str]]:
     """Return the words of every row, or of bare texts."""
     if "words" in split.column_names:
         return [list(words) for words in split["words"]]
-    found = [words_of(text) for text in split["text"]]
-    empty = next((number for number, words in enumerate(found, 1) if not words), None)
+    documents = [words_of(text) for text in split["text"]]
+    empty = next((number for number, words in enumerate(documents, 1) if not words), None)
     if empty is not None:
-        raise DataError(f"document {empty} of {len(found)} is empty; expected some text")
-    return found
-
-
-def _some_text(documents: Sequence[Sequence[str]], tokens: Sequence[tuple[list[int], Any]]) -> str:
-    """Return a document of which the tokenizer makes something."""
-    return next((" ".join(words) for words, (ids, _) in zip(documents, tokens, strict=True) if ids), "a")
+        raise DataError(f"document {empty} of {len(documents)} is empty; expected some text")
+    return documents
 
 
 def _row(
     ids: Sequence[int], firsts: Sequence[int], size: int, frame: tuple[Sequence[int], Sequence[int]]
 ) -> dict[str, Any]:
-    """Return the windows of a document, and in which of them, and where, each word is predicted."""
+    """Return the windows of a document, and the window and place at which each word is predicted."""
     before, after = frame
     windows = Windows.over(len(ids), size, size // _SHARED)
     places = [(0, NO_TOKEN) if first == NO_TOKEN else windows.locate(first) for first in firsts]

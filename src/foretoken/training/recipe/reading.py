@@ -54,7 +54,7 @@ def parse_yaml(text: str, texts: Collection[str] = (), *, of_text: bool = False)
 
 
 class _YamlReader:
-    """Makes values of PyYAML's events."""
+    """Converts the events of PyYAML to values."""
 
     def __init__(self, text: str, texts: Collection[str], of_text: bool) -> None:
         self.events: Any = yaml.parse(text, Loader=yaml.SafeLoader)
@@ -110,20 +110,20 @@ class _YamlReader:
 
 
 def _checked(value: Any, depth: int = 1, size: int = 0) -> int:
-    """Return how many characters and values there are with what was counted before, an alias being what it is of."""
+    """Return the number of characters and values, added to ``size``; an alias counts as its value."""
     size += 1 + len(value) if isinstance(value, str) else 1
     if depth > DEEPEST:
         raise yaml.YAMLError(_TOO_DEEP)
     if size > LONGEST:
         raise yaml.YAMLError(f"more than {LONGEST:,} characters and values, an alias counted as what it stands for")
-    parts = [*value, *value.values()] if isinstance(value, dict) else value if isinstance(value, list) else ()
-    for part in parts:
-        size = _checked(part, depth + 1, size)
+    items = [*value, *value.values()] if isinstance(value, dict) else value if isinstance(value, list) else ()
+    for item in items:
+        size = _checked(item, depth + 1, size)
     return size
 
 
 def _scalar(event: Any, *, of_text: bool) -> object:
-    """Return what a scalar is: quoted or with a tag, a text; else what it looks like, of a text null alone."""
+    """Return the value of a scalar: a text if quoted or tagged, else by its form; ``of_text``: null or a text."""
     text = event.value
     convert = next((of for looks, of in _SCALARS[: 1 if of_text else None] if re.fullmatch(looks, text)), str)
     if convert is str or event.tag or not event.implicit[0]:
@@ -140,7 +140,7 @@ def _refuse(problem: str, at: Any) -> NoReturn:
 def read_yaml(
     path: Path, texts: Collection[str] = (), *, what: str = "recipe", keys: str = "keys model, data and method"
 ) -> dict[str, Any]:
-    """Read a recipe or sweep file; one that is missing, unreadable or empty, or a folder, is a RecipeError.
+    """Read a recipe or sweep file; raise a RecipeError if it is missing, unreadable or empty.
 
     See :func:`parse_yaml` for ``texts``.
     """
@@ -156,13 +156,13 @@ def read_yaml(
     except yaml.YAMLError as error:
         raise RecipeError(f"{path}: not valid YAML: {_one_line(error)}") from error
     if not isinstance(values, dict):
-        found = "empty" if values is None else "not a group of keys"
-        raise RecipeError(f"{path}: the {what} is {found}; expected at least the {keys}")
+        state = "empty" if values is None else "not a group of keys"
+        raise RecipeError(f"{path}: the {what} is {state}; expected at least the {keys}")
     return values
 
 
 def parse_overrides(arguments: Sequence[str], texts: Mapping[str, bool]) -> dict[str, Any]:
-    """Read ``--a.b value`` and ``--a.b=value`` pairs; values are YAML but for texts, which are what stands there.
+    """Read ``--a.b value`` and ``--a.b=value`` pairs; values are YAML, except texts, which are taken literally.
 
     Args:
         arguments: the words of the command line.
@@ -171,7 +171,7 @@ def parse_overrides(arguments: Sequence[str], texts: Mapping[str, bool]) -> dict
     >>> parse_overrides(["--training.learning_rate", "1e-3", "--data.path=#1.csv"], {"data.path": False})
     {'training.learning_rate': 0.001, 'data.path': '#1.csv'}
     """
-    found: dict[str, Any] = {}
+    overrides: dict[str, Any] = {}
     waiting = list(arguments)
     while waiting:
         word = waiting.pop(0)
@@ -182,8 +182,8 @@ def parse_overrides(arguments: Sequence[str], texts: Mapping[str, bool]) -> dict
         key, equals, text = word[2:].partition("=")
         if not equals and (not waiting or waiting[0].startswith("--")):
             raise RecipeError(f"--{key}: needs a value, for example --{key} 3 or --{key}=3")
-        found[key] = _value(key, text if equals else waiting.pop(0), texts)
-    return found
+        overrides[key] = _value(key, text if equals else waiting.pop(0), texts)
+    return overrides
 
 
 def apply_overrides(values: Values, overrides: Values) -> dict[str, Any]:
@@ -261,9 +261,9 @@ def _problems(key: str, value: object) -> Iterator[str]:
     if isinstance(value, int | float) and not is_usable(value):
         yield f"got {quoted(value)}, expected a number between -2^63 and 2^63"
     if isinstance(value, str):
-        found = _UNUSABLE.search(value)
-        if found:
-            yield f"got {quoted(value)}, which holds the character {found[0]!r}"
+        match = _UNUSABLE.search(value)
+        if match:
+            yield f"got {quoted(value)}, which holds the character {match[0]!r}"
         elif key in _PATHS and _is_too_long(value):
             yield f"got {quoted(value)}, which is longer than a path or a name in it can be"
 

@@ -17,18 +17,18 @@ if TYPE_CHECKING:
 
 
 def load_recipe(path: str | Path | None, overrides: Sequence[str] = ()) -> Recipe:
-    """Read a recipe file, apply ``--key value`` overrides, and check it all; without a file, they are all there is."""
+    """Read a recipe file, apply ``--key value`` overrides, and check the recipe; without one, they are the recipe."""
     return build_recipe(read_values(path, overrides), source=source_of(path))
 
 
 def read_values(path: str | Path | None, overrides: Sequence[str] = ()) -> dict[str, Any]:
-    """Return a recipe file with ``--key value`` overrides as plain values; without a file, they are all there is."""
+    """Return a recipe file with ``--key value`` overrides as plain values; without a file, only the overrides."""
     chosen = parse_overrides(overrides, texts_of(Recipe))
     return with_method_group(apply_overrides({} if path is None else read_yaml(Path(path)), chosen))
 
 
 def source_of(path: str | Path | None) -> str:
-    """Return what the errors of a recipe call it."""
+    """Return the name of a recipe in its errors."""
     return "recipe of the flags" if path is None else str(path)
 
 
@@ -43,13 +43,13 @@ def build_recipe(values: Values, source: str = "recipe") -> Recipe:
     add_plain_errors(values, errors)
     if errors or recipe is None:
         raise RecipeError.of(source, errors)
-    found = resolve(recipe, config)
-    object.__setattr__(found, "_is_checked", True)  # a changed copy, as of `replace`, has to be checked again
-    return found
+    resolved = resolve(recipe, config)
+    object.__setattr__(resolved, "_is_checked", True)  # a changed copy, as of `replace`, has to be checked again
+    return resolved
 
 
 def checked(recipe: Recipe) -> Recipe:
-    """Return a recipe that :func:`build_recipe` made as it is; another one with its defaults, validated."""
+    """Return a recipe checked and with its defaults resolved; one of :func:`build_recipe` is returned as it is."""
     return recipe if recipe._is_checked else build_recipe(to_dict(recipe))
 
 

@@ -1,7 +1,7 @@
-"""What a recipe leaves open, `auto` and defaults that depend on something, decided: nothing after it reads `auto`.
+"""Resolution of `auto` and of defaults that depend on other options, data or model.
 
 :func:`resolve` decides by the recipe alone, when it is read; :func:`resolve_on` by the data and the model, when they
-are known. Three things are decided elsewhere, as only trying tells: the type of `training.cache_states`
+are known. Three options are resolved elsewhere, by trying: the type of `training.cache_states`
 (`trainer/lower_states.py`), the engine of attention (`attention/choose.py`), how a file is written (`data/readers/`).
 """
 
@@ -32,15 +32,15 @@ from foretoken.tuner.heads import HEAD_KEY
 
 log = logging.getLogger(__name__)
 _HEAD_RATE = "training.head_learning_rate"
-_FEW = 16  # documents of a class, which leave it open how far the dimensions spread
+_FEW = 16  # documents of a class; fewer do not show the spread of the dimensions
 
 
 def resolve(recipe: Recipe, config: PeftConfig | None) -> Recipe:
-    """Return a recipe with its metric, learning rates, chunks and name; `auto` lists the rates, and what is open yet.
+    """Return a recipe with its metric, learning rates, chunks and name; `auto` lists the rates, and unresolved options.
 
     Args:
-        recipe: as it was read.
-        config: of its method; None for full fine-tuning and for tf-idf.
+        recipe: the recipe as read.
+        config: the config of its method; None for full fine-tuning and for tf-idf.
     """
     facts, training, head, chunks = PROBLEMS[problem_name(recipe.data)], recipe.training, recipe.head, recipe.chunks
     metric = default_metric(recipe.data) if training.metric == AUTO else training.metric
@@ -65,13 +65,13 @@ def resolve(recipe: Recipe, config: PeftConfig | None) -> Recipe:
 def resolve_on(
     recipe: Recipe, problem: Problem, source: str, documents: int
 ) -> tuple[Recipe, MeasuredPrecision | None]:
-    """Return a recipe with its head and precision, and how the precision was measured; None where it is named.
+    """Return a recipe with its head and precision, and the measurement of the precision; None if the recipe names it.
 
     Args:
-        recipe: a resolved one.
-        problem: that the data pose.
-        source: folder or hub name of the pretrained model.
-        documents: so many to train on.
+        recipe: a recipe from :func:`resolve`.
+        problem: the problem of the data.
+        source: the folder or hub name of the pretrained model.
+        documents: the number of training documents.
     """
     if isinstance(recipe.head, str):
         few = problem.facts.answer is Answer.CLASS and documents < _FEW * len(problem.labels)
@@ -85,19 +85,18 @@ def resolve_on(
 
 
 def with_rate_of_fitted_head(recipe: Recipe) -> Recipe:
-    """Return a recipe whose head has been fitted, with the rate of such a head where it names none."""
+    """Return a recipe with the learning rate of a fitted head, unless it names one."""
     if _HEAD_RATE not in recipe.auto or recipe.training.head_learning_rate is None:
         return recipe
     return replace(recipe, training=replace(recipe.training, head_learning_rate=FITTED_HEAD_RATE))
 
 
 def suitable_head(source: str, problem: Problem, *, few: bool = False) -> HeadOptions | None:
-    """Return the head that a recipe leaves to foretoken; None for transformers' own, as decoders keep it.
+    """Return the head for ``auto``; None for that of transformers, which decoders keep.
 
-    Encoders get one that reads mean, maximum and standard deviation of all tokens of a text, each of unit length where
-    ``few`` documents leave it open how far the dimensions spread. For multiple choice that
-    is so for sentence encoders alone, and it reads the mean: they say in ``1_Pooling/config.json`` what they were
-    trained with. A model that was saved with a head of ours keeps it.
+    Encoders get a head on mean, maximum and standard deviation of all tokens, each of unit length if documents are
+    ``few``. For multiple choice only sentence encoders that were trained with the mean
+    (``1_Pooling/config.json``) get a head, on the mean. A model that was saved with a head of ours keeps it.
     """
     with load_errors(source, "model"), quiet_transformers():
         config = load_config(source)
@@ -114,7 +113,7 @@ def suitable_head(source: str, problem: Problem, *, few: bool = False) -> HeadOp
 
 
 def decision_rule(recipe: Recipe, problem: str) -> DecisionOptions | None:
-    """Return what the answers of a problem are chosen by; None for the likeliest class, or labels of 0.5.
+    """Return the options of the decision rule; None for the likeliest class, and labels of 0.5 or more.
 
     Thresholds of labels fit the chance of few validation documents. On the test of Reuters-21578 they changed micro
     F1 of three models by +0.3, -1.1 and -1.7 points, and macro F1 by -0.2, +0.2 and +2.1.
@@ -128,9 +127,9 @@ def decision_rule(recipe: Recipe, problem: str) -> DecisionOptions | None:
 
 
 def as_begun(recipe: Recipe, values: Values) -> Recipe:
-    """Return a recipe with the learning rates, precision and head of another one, as recorded, where they are `auto`.
+    """Return a recipe with the recorded learning rates, precision and head, where they are `auto`.
 
-    What foretoken chooses may differ between its versions; a run goes on with what it was begun with.
+    The choices for `auto` may differ between versions; a run goes on with those that it began with.
     """
     known = flatten(values)
     names = [key.removeprefix("training.") for key in recipe.auto if is_number(known.get(key))]

@@ -1,4 +1,4 @@
-"""What a run has to beat: the commonest answer and TF-IDF, fitted in seconds on the run's own splits."""
+"""Baselines beside a run: the most frequent answer and TF-IDF, fitted on the splits of the run."""
 
 from __future__ import annotations
 
@@ -54,20 +54,20 @@ Answers: TypeAlias = "Callable[[Dataset], Outputs]"  # a split -> the outputs of
 
 @dataclass(frozen=True)
 class Baseline:
-    """How a baseline is fitted, and whether its answers are decided as those of the run are."""
+    """How a baseline is fitted, and whether the decision rule of the run applies to its answers."""
 
     fit: Callable[[Problem, Loaded], Answers]
     is_decided: bool = True
 
 
 def add_baselines(recipe: Recipe, problem: Problem, data: Loaded, run: Mapping[str, Prediction]) -> JsonObject:
-    """Fit the baselines of a problem, write what they predict beside the run's, and return what its record says.
+    """Fit the baselines of a problem, write their predictions, and return their scores for the record of the run.
 
     Args:
-        recipe: of the run.
-        problem: of the run, with nothing in it that was fitted on validation.
+        recipe: the recipe of the run.
+        problem: the problem of the run, without anything fitted on validation.
         data: the splits of the run.
-        run: its predictions, decided; without those of the test there are no baselines.
+        run: the decided predictions of the run; baselines are only fitted if it has test predictions.
     """
     known = baselines_of(problem)
     if not recipe.baselines or TEST not in run or not known:
@@ -78,14 +78,14 @@ def add_baselines(recipe: Recipe, problem: Problem, data: Loaded, run: Mapping[s
     for name, baseline in known.items():
         start = time.perf_counter()
         try:
-            found = _predictions(baseline, problem, data)
-        except ForetokenError as error:  # a run that is trained does not fail for want of it
+            predictions = _predictions(baseline, problem, data)
+        except ForetokenError as error:  # the run itself has succeeded
             log.warning("there is no baseline %s: %s", name, error)
             continue
-        tables += [_rows(name, split, prediction) for split, prediction in found.items()]
-        values[name] = {split: prediction.metrics() for split, prediction in found.items()}
+        tables += [_rows(name, split, prediction) for split, prediction in predictions.items()]
+        values[name] = {split: prediction.metrics() for split, prediction in predictions.items()}
         values[name]["seconds"] = time.perf_counter() - start
-        compared = _versus(recipe, problem, run[TEST].table(TEST), found[TEST].table(TEST))
+        compared = _versus(recipe, problem, run[TEST].table(TEST), predictions[TEST].table(TEST))
         values[name] |= {} if compared is None else {"versus": compared}
     if not tables:
         return {}
@@ -97,7 +97,7 @@ def add_baselines(recipe: Recipe, problem: Problem, data: Loaded, run: Mapping[s
 
 
 def baselines_of(problem: Problem) -> dict[str, Baseline]:
-    """Return what a problem is measured beside, by name; nothing where no answer is the commonest."""
+    """Return the baselines of a problem by name; empty for problems without a most frequent answer."""
     tfidf = Baseline(_tfidf)
     known = {
         Answer.CLASS: {MAJORITY: Baseline(_shares, is_decided=False), TF_IDF: tfidf},
@@ -111,14 +111,14 @@ def baselines_of(problem: Problem) -> dict[str, Baseline]:
 def pooled_baselines(
     recipe: Recipe, problem: Problem, records: Sequence[JsonObject], folders: Sequence[Path], run: pa.Table
 ) -> JsonObject:
-    """Return what the record over all folds says of the baselines, each document tested once; nothing without them.
+    """Return the scores of the baselines over all folds; empty if a fold has none.
 
     Args:
-        recipe: of the folds.
-        problem: of the folds.
-        records: of the runs of the folds.
-        folders: of these runs.
-        run: their test predictions.
+        recipe: the recipe of the folds.
+        problem: the problem of the folds.
+        records: the records of the runs.
+        folders: the folders of the runs.
+        run: the test predictions of all runs.
     """
     measured = [record.get("baselines") or {} for record in records]
     if not all(measured) or not all((folder / BASELINES).is_file() for folder in folders):
@@ -138,19 +138,18 @@ def pooled_baselines(
 
 
 def _predictions(baseline: Baseline, problem: Problem, data: Loaded) -> dict[str, Prediction]:
-    """Fit a baseline and return what it predicts of validation and test."""
+    """Fit a baseline and return its predictions for validation and test."""
     answers = baseline.fit(problem, data)
-    found = {name: _prediction(problem, data.splits[name], answers(data.splits[name])) for name in MEASURED}
+    predictions = {name: _prediction(problem, data.splits[name], answers(data.splits[name])) for name in MEASURED}
     if not baseline.is_decided:
-        return found
-    fitted = fitted_on(None, found[MEASURED[0]])
-    return {name: prediction.deciding(fitted) for name, prediction in found.items()}
+        return predictions
+    fitted = fitted_on(None, predictions[MEASURED[0]])
+    return {name: prediction.deciding(fitted) for name, prediction in predictions.items()}
 
 
 def _prediction(problem: Problem, split: Dataset, outputs: Outputs) -> Prediction:
     parts, groups = (list(split[name]) if name in split.column_names else None for name in ("part", "group"))
-    lengths = [0] * len(split)  # nobody asks for them
-    return Prediction(problem, list(split["id"]), outputs, problem.labels_of(split), lengths, parts, groups)
+    return Prediction(problem, list(split["id"]), outputs, problem.labels_of(split), [0] * len(split), parts, groups)
 
 
 def _rows(name: str, split: str, prediction: Prediction) -> pa.Table:
@@ -160,34 +159,33 @@ def _rows(name: str, split: str, prediction: Prediction) -> pa.Table:
 
 def _versus(recipe: Recipe, problem: Problem, run: pa.Table, baseline: pa.Table) -> JsonObject | None:
     """Compare the run with a baseline on the same test documents."""
-    labels, one, other = (
-        table[name].to_pylist() for table, name in ((run, "label"), (run, "prediction"), (baseline, "prediction"))
-    )
-    found = versus(problem.name, recipe.training.metric, labels, [one], [other], classes=problem.labels)
-    return None if found is None else found.to_dict()
+    labels, metric = run["label"].to_pylist(), recipe.training.metric
+    answers = [[table["prediction"].to_pylist()] for table in (run, baseline)]
+    comparison = versus(problem.name, metric, labels, *answers, classes=problem.labels)
+    return None if comparison is None else comparison.to_dict()
 
 
 def _shares(problem: Problem, data: Loaded) -> Answers:
-    """Return the share of the training documents with each label, for every document alike."""
+    """Return a function that answers every document with the frequency of each label in training."""
     labels = problem.labels_of(data.splits["train"])
     held = labels if labels.ndim == 2 else np.eye(len(problem.labels))[labels]
     return lambda split: np.tile(held.mean(axis=0), (len(split), 1))
 
 
 def _mean(problem: Problem, data: Loaded) -> Answers:
-    """Return the mean of the training documents, for every document alike."""
+    """Return a function that answers every document with the mean of training."""
     targets = max(1, len(problem.labels))
     return lambda split: problem.decode(np.zeros((len(split), targets)), None)[0]
 
 
 def _commonest_tag(problem: Problem, data: Loaded) -> Answers:
-    """Return the tag that most words of the training documents have, for every word."""
+    """Return a function that answers every word with the most frequent tag of training."""
     tags = Counter(chain.from_iterable(problem.labels_of(data.splits["train"])))
     return lambda split: [[tags.most_common(1)[0][0]] * len(row) for row in split["labels"]]
 
 
 def _tfidf(problem: Problem, data: Loaded) -> Answers:
-    """Return what TF-IDF and a linear model say, with the default options of `method: tf-idf`."""
+    """Return a function that answers with TF-IDF and the default options of `method: tf-idf`."""
     model = fit(TfidfOptions(), problem, data.splits["train"], data.splits["validation"])
     return lambda split: problem.decode(model.logits(texts_of(split)), None)[0]
 
@@ -228,29 +226,27 @@ def train_baseline(recipe: Recipe, measured: Sequence[str], data: Loaded | None 
         predictions = {name: predicted(model, problem, data.splits[name], lengths[name]) for name in measured}
         fitted = fitted_on(recipe.calibration, predictions["validation"])
         if is_main_process():
-            card = card_values(
-                problem, recipe, fitted.to_dict(), max_length=None, base_model=None, columns=data.columns
-            )
+            card = card_values(problem, recipe, fitted.to_dict(), columns=data.columns)
             decided = {name: prediction.deciding(fitted) for name, prediction in predictions.items()}
             with saved(record.folder / SAVED[1], card, decided["validation"]) as folder:
                 model.save(folder)
             write_predictions(record.folder / PREDICTIONS, decided)
             if recipe.save_errors:
                 write_errors(record.folder, decided, {name: beginnings_of(data.splits[name]) for name in measured})
-        found = measures(predictions, fitted)
-        best = {"metric": recipe.training.metric, "value": found["validation"].get(recipe.training.metric), "step": 0}
+        scores = measures(predictions, fitted)
+        best = {"metric": recipe.training.metric, "value": scores["validation"].get(recipe.training.metric), "step": 0}
         timings = {
             "train_seconds": seconds,
             "step_seconds_median": None,
             "eval_seconds": sum(item.seconds for item in predictions.values()),
             "tokens_per_second": None,
         }
-        record.update(best=best, steps=0, epochs=[], **found, timings=timings, memory=memory.measured())
+        record.update(best=best, steps=0, epochs=[], **scores, timings=timings, memory=memory.measured())
     return record.values
 
 
 def predicted(model: Tfidf, problem: Problem, split: Dataset, lengths: Sequence[int]) -> Prediction:
-    """Return the predictions for a split, beside its labels; the lengths are in words."""
+    """Return the predictions of a baseline for a split; the lengths are in words."""
     began = time.perf_counter()
     outputs, _ = problem.decode(model.logits(texts_of(split)), None)
     table = split.add_column("length", list(lengths)).add_column("position", list(range(len(lengths))))

@@ -36,13 +36,12 @@ _FITTED: dict[str, Any] = {
     "unscaled_decision": Decision,
     "targets": TargetScale,
 }
-
-_REMEMBERED = ("text", "label_columns", "label_separator")  # beside single columns, what holds for later files as well
+_REMEMBERED = ("text", "label_columns", "label_separator")  # options that also apply to files read later
 
 
 @dataclass(frozen=True)
 class CardRecipe:
-    """What of a run's recipe is needed to predict."""
+    """The options of a recipe that prediction needs."""
 
     model: str | None = option("the pretrained model", None)
     data: Mapping[str, Any] = option("where the documents came from", factory=dict)
@@ -55,7 +54,7 @@ class CardRecipe:
     question_answering: QuestionOptions | None = option("how answers are looked for", None)
 
     def __post_init__(self) -> None:
-        """Refuse names that are no texts."""
+        """Refuse column and task names that are not texts."""
         for name in ("task", *self.data):
             value = self.data.get(name)
             if (name in ("task", "text") or name.endswith("_column")) and not isinstance(value, str | None):
@@ -63,7 +62,7 @@ class CardRecipe:
 
     @property
     def columns(self) -> dict[str, Any]:
-        """What the recipe called its columns, and what it said of its files that later ones cannot show."""
+        """The column names of the recipe, and the file format where a later file does not show it."""
         columns = {
             name: value
             for name, value in self.data.items()
@@ -75,7 +74,7 @@ class CardRecipe:
 
 @dataclass(frozen=True)
 class Card:
-    """What a card says; the defaults are those of a folder without one, and of keys that it lacks."""
+    """The values of a card; the defaults stand for missing keys, and for a folder without a card."""
 
     problem: str = option("what is predicted", CLASSIFICATION)
     labels: list[str] = option("classes or tags, in the order of the model's outputs", factory=list)
@@ -90,7 +89,7 @@ class Card:
     recipe: CardRecipe = option("the recipe of the run", factory=CardRecipe)
 
     def __post_init__(self) -> None:
-        """Refuse what contradicts itself."""
+        """Refuse values that contradict each other."""
         if self.problem not in {**PROBLEMS, **left.PROBLEMS}:
             hint = did_you_mean(self.problem, PROBLEMS) or f"; expected {', '.join(PROBLEMS)}"
             raise ConfigError(f"problem: got {quoted(self.problem)}{hint}")
@@ -99,11 +98,14 @@ class Card:
         if self.answer is Answer.TAGS and len(self.labels) < 2:
             raise ConfigError(f"labels: got {quoted(self.labels)}, expected at least two tags")
         for label in self.labels:
-            _check_text(label)
+            try:
+                label.encode()
+            except UnicodeEncodeError:  # half of a surrogate pair
+                raise ConfigError(f"labels: {quoted(label)} is no text that UTF-8 can hold") from None
         self._check_fitted()
 
     def _check_fitted(self) -> None:
-        """Refuse what was fitted for other labels, or for another number of labels per document."""
+        """Refuse a decision for another number of labels, and a scaling of another kind of problem."""
         kind, link = ("thresholds", "sigmoid") if self.answer is Answer.LABELS else ("weights", "softmax")
         for name in ("decision", "unscaled_decision"):
             decision = getattr(self, name)
@@ -115,11 +117,11 @@ class Card:
 
     @property
     def answer(self) -> Answer | None:
-        """The kind of its answers; None for a problem that left."""
+        """The kind of the answers; None for a problem that this version does not support any more."""
         return answer_of(self.problem)
 
     def make_problem(self) -> Problem | None:
-        """Return what the folder predicts; None for classes that the card does not name."""
+        """Return the problem of the saved model; None for classification without class names."""
         if self.answer is Answer.CLASS and not self.labels:
             return None
         return make_problem(
@@ -137,7 +139,7 @@ class Card:
 
     @property
     def columns(self) -> dict[str, Any]:
-        """What a recipe called its columns; of a built-in task, the names that its table has for them."""
+        """The column names of the recipe; for a built-in task, the column names of its table."""
         several = self.answer is Answer.LABELS and self.recipe.data.get("task")
         of_task = {"label_column": "labels"} if several else {}
         return ({"text_pair_column": "text_pair"} if self.pairs else {}) | self.recipe.columns | of_task
@@ -148,14 +150,14 @@ def card_values(
     recipe: Recipe,
     fitted: JsonObject,
     *,
-    max_length: int | None,
-    base_model: str | None,
+    max_length: int | None = None,
+    base_model: str | None = None,
     columns: Mapping[str, str],
     fingerprint: Mapping[str, str] | None = None,
 ) -> JsonObject:
-    """Return what the card of a trained model says.
+    """Return the values of the card of a trained model.
 
-    ``fitted`` is what was fitted on validation, and ``columns`` are those that were found in the data.
+    ``fitted`` holds the values that were fitted on validation, ``columns`` the columns detected in the data.
     """
     recipe = replace(recipe, data=replace(recipe.data, **columns))  # type: ignore[arg-type]
     values = {
@@ -172,10 +174,12 @@ def card_values(
 
 
 def read_card(folder: Path) -> Card:
-    """Return the card in a folder; where there is none, what an adapter that peft saved says of its labels.
+    """Return the card in a folder; without one, a card with the labels in the adapter's config.
+
+    Keys of later versions are ignored.
 
     Raises:
-        AdapterError: it is damaged. Keys that are not read here may be those of a later version.
+        AdapterError: it is damaged.
     """
     is_there = (folder / CARD).exists()
     path = folder / (CARD if is_there else CONFIG)
@@ -186,7 +190,7 @@ def read_card(folder: Path) -> Card:
     try:
         card = _card(values, errors)
         if not errors and card is not None and card.problem in PROBLEMS:
-            card.make_problem()  # may refuse what does not go together
+            card.make_problem()  # may raise
     except ForetokenError as error:
         errors.append(str(error))
     if errors or card is None:
@@ -195,7 +199,7 @@ def read_card(folder: Path) -> Card:
 
 
 def _of_adapter(config: JsonObject) -> JsonObject:
-    """Return what a card would say of the outputs of an adapter that was saved without one."""
+    """Return problem and labels from the config of an adapter without a card."""
     names = config.get("id2label")
     if not isinstance(names, dict):
         return {}
@@ -208,22 +212,14 @@ def _of_adapter(config: JsonObject) -> JsonObject:
 
 
 def _card(values: JsonObject, errors: Errors) -> Card | None:
-    given = _known(Card, values)
-    fitted = {name: kind.from_dict(given.pop(name)) for name, kind in _FITTED.items() if given.get(name) is not None}
-    if isinstance(given.get("recipe"), dict):
-        given["recipe"] = _known(CardRecipe, given["recipe"])
-    card = build(Card, given, errors)
+    known = _known(Card, values)
+    fitted = {name: kind.from_dict(known.pop(name)) for name, kind in _FITTED.items() if known.get(name) is not None}
+    if isinstance(known.get("recipe"), dict):
+        known["recipe"] = _known(CardRecipe, known["recipe"])
+    card = build(Card, known, errors)
     return card if card is None else replace(card, **fitted)
 
 
 def _known(cls: type[Card | CardRecipe], values: JsonObject) -> JsonObject:
     names = {item.name for item in fields(cls)}
     return {name: value for name, value in values.items() if name in names}
-
-
-def _check_text(label: str) -> None:
-    """Refuse what cannot be printed as UTF-8: half of a surrogate pair."""
-    try:
-        label.encode()
-    except UnicodeEncodeError:
-        raise ConfigError(f"labels: {quoted(label)} is no text that UTF-8 can hold") from None

@@ -1,4 +1,4 @@
-"""What a run was begun with, in a few characters each: neither it nor its adapter goes on with something else."""
+"""Digests of the data and the pretrained model of a run, to detect that they have changed since."""
 
 from __future__ import annotations
 
@@ -20,21 +20,21 @@ if TYPE_CHECKING:
     from datasets import Dataset
 
 log = logging.getLogger(__name__)
-_WEIGHTS, _TOKENIZER = "model.", "tokenizer"  # how the keys of a model begin, and that of its tokenizer
-_WORDS = 1000  # of a vocabulary that a tokenizer is tried on
-_ROWS = 1000  # that are read at once
+_WEIGHTS, _TOKENIZER = "model.", "tokenizer"  # prefix of the keys of a model, and the key of its tokenizer
+_WORDS = 1000  # words of the vocabulary in the digest of a tokenizer
+_ROWS = 1000  # rows read at once
 
 
 def of_data(splits: Mapping[str, Dataset]) -> dict[str, str]:
-    """Return how many rows every split has, and a digest of their content."""
+    """Return the number of rows of every split, and a digest of their content."""
     return {f"data.{name}": f"{len(split)} rows, {_of_rows(split)}" for name, split in splits.items()}
 
 
 def of_model(model: PreTrainedModel, tokenizer: PreTrainedTokenizerBase | None = None) -> dict[str, str]:
-    """Return digests of a pretrained model's weights, one for each of its parts, and of how its tokenizer splits.
+    """Return digests of the weights of a pretrained model, one for each submodule, and of its tokenizer.
 
-    They are of the numbers, whatever files they came from and in which type these hold them. Heads are left out, and
-    the pooler, which some heads have and others do not; the map to the words of a language model is not.
+    Digests are of the numbers in float32, so they do not depend on file or type. Heads and the pooler are left out;
+    the output embeddings of a language model are included.
     """
     body: Any = model.base_model
     tensors, words = dict(body.named_parameters()), model.get_output_embeddings()
@@ -42,18 +42,18 @@ def of_model(model: PreTrainedModel, tokenizer: PreTrainedTokenizerBase | None =
         tensors |= {f"words.{name}": tensor for name, tensor in words.named_parameters()}
     left_out, parts = {"pooler", *head_names(model)}, dict[str, Any]()
     for name, tensor in sorted(tensors.items()):
-        part = name.partition(".")[0]
-        if part not in left_out:
-            digest = parts.setdefault(_WEIGHTS + part, hashlib.sha256())
+        prefix = name.partition(".")[0]
+        if prefix not in left_out:
+            digest = parts.setdefault(_WEIGHTS + prefix, hashlib.sha256())
             digest.update(f"{name} {tuple(tensor.shape)} {_checksum(tensor)}".encode())
-    found = {part: _short(digest.hexdigest()) for part, digest in parts.items()}
-    return found if tokenizer is None else found | of_tokenizer(tokenizer)
+    digests = {prefix: _short(digest.hexdigest()) for prefix, digest in parts.items()}
+    return digests if tokenizer is None else digests | of_tokenizer(tokenizer)
 
 
 def of_tokenizer(tokenizer: PreTrainedTokenizerBase) -> dict[str, str]:
-    """Return a digest of how a tokenizer splits: of its vocabulary, and what it makes of words in it.
+    """Return a digest of a tokenizer: of its vocabulary, and of the tokens of some words in it.
 
-    Its file would be another with every version of the library that writes it.
+    Its file is no use: every version of tokenizers writes another one.
     """
     vocabulary = tokenizer.get_vocab()
     words = sorted(vocabulary)[:: len(vocabulary) // _WORDS + 1]
@@ -62,21 +62,21 @@ def of_tokenizer(tokenizer: PreTrainedTokenizerBase) -> dict[str, str]:
 
 
 def of_base(fingerprint: Mapping[str, str]) -> dict[str, str]:
-    """Return what a run's fingerprint says of the pretrained model."""
+    """Return the entries of a fingerprint that are of the pretrained model."""
     return {key: value for key, value in fingerprint.items() if key.startswith((_WEIGHTS, _TOKENIZER))}
 
 
 def refuse_another_base(
     what: str, before: Mapping[str, object], now: Mapping[str, str], *, remedy: str, accept: bool
 ) -> None:
-    """Refuse an adapter on another model than it was trained on, or say it where that is accepted.
+    """Refuse an adapter on another model than the one it was trained on, or warn if that is accepted.
 
     Args:
-        what: the adapter, and the two models.
-        before: the fingerprint in its card; empty in cards of earlier versions, and then there is nothing to compare.
-        now: that of the model; without a tokenizer where the adapter has its own.
-        remedy: what to do about it.
-        accept: load it nevertheless.
+        what: the beginning of the message, which names the adapter and the models.
+        before: the fingerprint in the card of the adapter; empty in cards of earlier versions.
+        now: the fingerprint of the model; without a tokenizer if the adapter has its own.
+        remedy: the end of the message.
+        accept: only warn.
 
     Raises:
         AdapterError: it is another model.
@@ -90,27 +90,27 @@ def refuse_another_base(
 
 
 def refuse_changes(folder: Path, before: Mapping[str, object] | None, now: Mapping[str, str], *, accept: bool) -> None:
-    """Refuse to work on a run with something else than it was begun with, or say it where that is accepted.
+    """Refuse to go on with a run after data, model or versions have changed, or warn if that is accepted.
 
     Args:
-        folder: of the run.
+        folder: the folder of the run.
         before: the fingerprint in its record; None in records of earlier versions.
-        now: what there is now.
-        accept: go on nevertheless.
+        now: the present fingerprint.
+        accept: only warn.
 
     Raises:
-        RecipeError: something changed.
+        RecipeError: something has changed.
     """
-    found = differing(before or {}, now)
-    if found and not accept:
+    changes = differing(before or {}, now)
+    if changes and not accept:
         head = f"{folder} was begun with something else; put it back, or go on with --accept-changed"
-        raise RecipeError(f"{head}, or begin anew with --restart", found)
-    for line in found:
+        raise RecipeError(f"{head}, or begin anew with --restart", changes)
+    for line in changes:
         log.warning("going on though it changed: %s", line)
 
 
 def differing(before: Mapping[str, object], now: Mapping[str, object]) -> list[str]:
-    """Return one line for everything that is no longer as it was; what one of the two does not know is passed over.
+    """Return one line for every value that has changed; keys that only one side has are ignored.
 
     >>> differing({"data.train": "96 rows, 0f", "torch": "2.12"}, {"data.train": "97 rows, a1", "torch": "2.12"})
     ['data.train: 96 rows, 0f when the run began, 97 rows, a1 now']
@@ -133,7 +133,7 @@ def _of_rows(split: Dataset) -> str:
 
 def _checksum(x: Tensor) -> int:
     x = x.detach()
-    if type(x.data) is not Tensor or x.is_meta:  # quantised weights have types of their own
+    if type(x.data) is not Tensor or x.is_meta:  # quantised weights are of subclasses
         return 0
     return zlib.crc32(x.cpu().float().contiguous().numpy().data)
 

@@ -1,4 +1,4 @@
-"""A recipe over all its folds: one run per fold, and what their predictions say together, each document tested once."""
+"""Cross-validation: one run per fold, and the scores of all test predictions together."""
 
 from __future__ import annotations
 
@@ -8,6 +8,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 from statistics import fmean, stdev
+from typing import Any
 
 import pyarrow as pa
 import pyarrow.compute as pc
@@ -30,7 +31,7 @@ TEST = "test"
 
 
 def fold_recipes(recipe: Recipe) -> list[Recipe]:
-    """Return the recipe of every fold; its run's name is the recipe's with the number of the fold at its end."""
+    """Return the recipe of every fold; its name ends with the number of the fold."""
     name = recipe.run_folder.name
     return [
         replace(recipe, data=replace(recipe.data, fold=fold), name=f"{name}-fold{fold}")
@@ -39,33 +40,34 @@ def fold_recipes(recipe: Recipe) -> list[Recipe]:
 
 
 def pooled_files(recipe: Recipe) -> tuple[Path, Path]:
-    """Return where the result over all folds is written, and where the predictions."""
+    """Return the path of the result over all folds, and that of the predictions."""
     folder = recipe.run_folder
     return folder.with_name(f"{folder.name}-folds.json"), folder.with_name(f"{folder.name}-folds.parquet")
 
 
 def train_folds(recipe: Recipe, *, restart: bool = False, accept_changed: bool = False) -> JsonObject:
-    """Run all folds of a recipe and return their result; it and the test predictions are written beside the runs.
+    """Run all folds of a recipe, write result and test predictions beside the runs, and return the result.
 
-    Folds that are finished are not repeated, and a killed one goes on.
+    Finished folds are not repeated, and an interrupted one goes on.
 
     Raises:
-        SaveError: a file of the result's name is there, and is none.
-        ConfigError: a fold's run was made without a look at its test split.
-        ForetokenError: what :func:`foretoken.training.run.train.train` raises.
+        SaveError: the file of the result exists and holds something else.
+        ConfigError: the run of a fold has no test scores.
+        ForetokenError: a fold fails, see :func:`foretoken.training.run.train.train`.
     """
     recipe = checked(recipe)
     result, predictions = pooled_files(recipe)
     refuse_foreign(result, f'{{\n  "name": {json.dumps(recipe.run_folder.name, ensure_ascii=False)},\n  "status": ')
     records = []
-    for number, one in enumerate(fold_recipes(recipe)):
-        log.info("fold %d of %d: %s", number, recipe.data.folds, one.run_folder)
-        records.append(train(one, restart=restart, accept_changed=accept_changed))
+    for number, run in enumerate(fold_recipes(recipe)):
+        log.info("fold %d of %d: %s", number, recipe.data.folds, run.run_folder)
+        records.append(train(run, restart=restart, accept_changed=accept_changed))
         if TEST not in records[-1]:
-            raise ConfigError(f"{one.run_folder} has no test scores: a sweep trained it; choose another `name`")
+            raise ConfigError(f"{run.run_folder} has no test scores: a sweep trained it; choose another `name`")
     if not is_main_process():
         return records[0]
-    problem, folders = _problem(recipe, records[0]), [one.run_folder for one in fold_recipes(recipe)]
+    folders, first = [run.run_folder for run in fold_recipes(recipe)], records[0]
+    problem = make_problem(first["problem"], first["labels"], n_bins=recipe.ece_bins, task=recipe.data.task)
     table = pooled_predictions(folders)
     values = _result(recipe, records, pooled_scores(problem, table))
     values |= pooled_baselines(recipe, problem, records, folders, table)
@@ -76,7 +78,7 @@ def train_folds(recipe: Recipe, *, restart: bool = False, accept_changed: bool =
 
 
 def pooled_predictions(folders: Sequence[Path]) -> pa.Table:
-    """Return the test predictions of the runs of all folds, and the fold of each."""
+    """Return the test predictions of all folds, with a column for the fold."""
     tables = [only_test(pq.read_table(folder / PREDICTIONS)) for folder in folders]
     folds = [pa.array([fold] * len(table), pa.int64()) for fold, table in enumerate(tables)]
     return pa.concat_tables([table.append_column("fold", fold) for table, fold in zip(tables, folds, strict=True)])
@@ -88,29 +90,22 @@ def only_test(table: pa.Table) -> pa.Table:
 
 
 def pooled_scores(problem: Problem, table: pa.Table) -> dict[str, float]:
-    """Return the metrics of the test predictions of all folds as of one test."""
+    """Return the metrics of the test predictions of all folds, taken as one test set."""
     return problem.measure_columns(table.to_pydict())
 
 
 def over_folds(scores: Sequence[Mapping[str, object]]) -> dict[str, dict[str, float]]:
     """Return mean and standard deviation, over the folds, of every metric that all of them have."""
-    columns = {name: [values.get(name) for values in scores] for name in scores[0]}
-    known = {
-        name: [float(value) for value in values if isinstance(value, int | float)] for name, values in columns.items()
-    }
+    columns: dict[str, list[Any]] = {name: [values.get(name) for values in scores] for name in scores[0]}
     return {
         name: {"mean": fmean(values), "std": stdev(values)}
-        for name, values in known.items()
-        if len(values) == len(scores)
+        for name, values in columns.items()
+        if all(isinstance(value, int | float) for value in values)
     }
-
-
-def _problem(recipe: Recipe, record: JsonObject) -> Problem:
-    return make_problem(record["problem"], record["labels"], n_bins=recipe.ece_bins, task=recipe.data.task)
 
 
 def _result(recipe: Recipe, records: Sequence[JsonObject], pooled: Mapping[str, float]) -> JsonObject:
-    """Return the record over all folds; what predictions alone do not say of the test is the mean over the folds."""
+    """Return the record over all folds; test metrics that cannot be pooled are means over the folds."""
     first, means = records[0], over_folds([record[TEST] for record in records])
     steps = [record["timings"]["step_seconds_median"] for record in records]
     return {
@@ -122,9 +117,6 @@ def _result(recipe: Recipe, records: Sequence[JsonObject], pooled: Mapping[str, 
         "runs": [record["name"] for record in records],
         "documents": sum(record["documents"][TEST]["documents"] for record in records),
         TEST: {name: values["mean"] for name, values in means.items()} | dict(pooled),
-        "over_folds": {
-            "validation": over_folds([record["validation"] for record in records]),
-            TEST: means,
-        },
+        "over_folds": {"validation": over_folds([record["validation"] for record in records]), TEST: means},
         "timings": {"step_seconds_median": fmean(steps) if None not in steps else None},
     }

@@ -1,6 +1,6 @@
-"""Idle options: given in the recipe, but without effect beside other options, on this model or on these data.
+"""Warnings about options of a recipe that have no effect beside others, on this model or on these data.
 
-Each is logged once, as it is often a misunderstanding. Options that can never fit each other are errors instead.
+Options that can never fit each other are errors instead.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ log = logging.getLogger(__name__)
 
 
 class SayIdle(TrainerCallback):
-    """Logs the idle options when training begins: the number of steps is known then."""
+    """Warn about options without effect when training begins: the number of steps is known then."""
 
     def __init__(self, recipe: Recipe, prepared: Prepared) -> None:
         self.recipe = recipe
@@ -37,7 +37,7 @@ class SayIdle(TrainerCallback):
     def on_train_begin(
         self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **_: object
     ) -> None:
-        """Log a warning for each."""
+        """Log a warning for each option without effect."""
         every = self.recipe.training.eval_every
         evaluations = state.num_train_epochs if every == "epoch" else -(-state.max_steps // int(every))
         for key, why in (
@@ -50,7 +50,7 @@ class SayIdle(TrainerCallback):
 
 
 def _beside_others(recipe: Recipe, steps: int, evaluations: int) -> Iterator[tuple[str, str]]:
-    """Yield the keys that other options of the recipe make idle, and why."""
+    """Yield the keys that have no effect beside other options of the recipe, and why."""
     training, generation = recipe.training, recipe.generation
     if training.max_steps is not None:
         yield "training.epochs", "max_steps takes its place"
@@ -74,7 +74,7 @@ def _beside_others(recipe: Recipe, steps: int, evaluations: int) -> Iterator[tup
 
 
 def _on_the_model(recipe: Recipe, prepared: Prepared) -> Iterator[tuple[str, str]]:
-    """Yield the keys that are idle on this machine, this model or for this problem, and why."""
+    """Yield the keys that have no effect on this machine, model or problem, and why."""
     config: Any = prepared.model.config
     backbone = BACKBONES.get(config.model_type)  # full fine-tuning needs none
     family = f"models of the family {config.model_type}"
@@ -96,7 +96,7 @@ def _on_the_model(recipe: Recipe, prepared: Prepared) -> Iterator[tuple[str, str
 
 
 def _of_method(prepared: Prepared, method: Values, key: str) -> Iterator[tuple[str, str]]:
-    """Yield the options of a method, or of a stack's members, that their config says to need something else."""
+    """Yield the options of a method, or of the members of a stack, that need another option or model, and why."""
     for index, member in enumerate(method.get(CONFIGS, ())):
         if isinstance(member, Mapping):
             yield from _of_method(prepared, member, f"{key}.{CONFIGS}[{index}]")
@@ -115,7 +115,7 @@ def _of_method(prepared: Prepared, method: Values, key: str) -> Iterator[tuple[s
 
 
 def _is_given(recipe: Recipe, key: str) -> bool:
-    """Tell whether an option has another value than its default, and was not left to foretoken."""
+    """Tell whether the recipe sets an option to another value than its default."""
     group, _, name = key.rpartition(".")
     options: Any = getattr(recipe, group) if group else recipe
     item = next(item for item in fields(options) if item.name == name)

@@ -39,17 +39,17 @@ from foretoken.tuner.checkpoints.model_card import (
     table,
 )
 
-_MOST_LABELS = 10  # whose thresholds are shown
+_MOST_LABELS = 10  # labels whose thresholds are shown
 _TRAINED = ("learning_rate", "head_learning_rate", "batch_size", "tokens_per_batch", "precision", "seed")
 _HUB_NAME = re.compile(r"(?:hub:)?(\w[\w.-]*/\w[\w.-]*)")
 
 
 def write_model_card(run: Path, record: JsonObject) -> None:
-    """Write README.md beside what a run has saved; one that its user has written keeps its text.
+    """Write README.md beside the saved model of a run; one that its user has written keeps its text.
 
     Args:
-        run: the run's folder.
-        record: what `run.json` says, the measured splits included.
+        run: the folder of the run.
+        record: the values of `run.json`, with the scores.
 
     Raises:
         SaveError: it cannot be written.
@@ -60,12 +60,12 @@ def write_model_card(run: Path, record: JsonObject) -> None:
 
 
 def describe_run(run: Path, saved: Path, record: JsonObject) -> Described:
-    """Return what the card of a run says.
+    """Return the contents of the model card of a run.
 
     Args:
-        run: the run's folder.
-        saved: what it has saved, a folder in it.
-        record: what `run.json` says.
+        run: the folder of the run.
+        saved: the folder of its saved adapter or model.
+        record: the values of `run.json`.
     """
     config = PeftConfig.from_pretrained(str(saved)) if (saved / "adapter_config.json").is_file() else None
     card = read_card(saved)
@@ -79,13 +79,12 @@ def describe_run(run: Path, saved: Path, record: JsonObject) -> Described:
     task = TASKS.get(recipe["data"].get("task") or "")
     labels = problem.head_options.get("num_labels") if problem is not None else None
     trained_on = record.get("base_model") if recipe.get("lengthen") else recipe["model"]
-    found = Described(
+    task_type = config.task_type if config is not None else None
+    described = Described(
         title="",
         config=config,
         base_model=trained_on,
-        task_type=str(config.task_type)
-        if config is not None and config.task_type
-        else PROBLEMS[record["problem"]].task_type,
+        task_type=str(task_type or PROBLEMS[record["problem"]].task_type),
         num_labels=labels if isinstance(labels, int) else None,
         head=recipe.get("head") if isinstance(recipe.get("head"), dict) else None,
         problem_type="multi_label_classification" if card.answer is Answer.LABELS else None,
@@ -104,12 +103,12 @@ def describe_run(run: Path, saved: Path, record: JsonObject) -> Described:
         f'## Use from the command line\n\n`{PREDICT} "some text"` reads documents as in training: the same columns, '
         "length, chunks, head and scaling.",
     )
-    title = f"{method_name(recipe)} of {bare_name(found.base_model)} on {_data_name(recipe['data'], task)}"
-    return replace(found, title=title, sections=sections, results=_evaluated(record, split, task, found))
+    title = f"{method_name(recipe)} of {bare_name(described.base_model)} on {_data_name(recipe['data'], task)}"
+    return replace(described, title=title, sections=sections, results=_evaluated(record, split, task, described))
 
 
 def _predicted(run: Path, split: str) -> dict[str, list[Any]]:
-    """Return the columns of a split's predictions; none where there are no predictions."""
+    """Return the columns of the predictions for a split; empty if the run has none."""
     file = run / PREDICTIONS
     if not file.is_file():
         return {}
@@ -124,7 +123,7 @@ def _intervals(predicted: Mapping[str, list[Any]], record: JsonObject) -> dict[s
 
 
 def _classes(record: JsonObject, predicted: Mapping[str, list[Any]]) -> Iterator[str]:
-    """Yield a table of each class, label or type of entity; of many the ten that are found best, and worst."""
+    """Yield a table of the scores of each class, label or entity type; of many, only the best and worst ten."""
     if not predicted:
         return
     scores = class_scores(record["problem"], predicted["label"], predicted["prediction"], record["labels"])
@@ -132,16 +131,13 @@ def _classes(record: JsonObject, predicted: Mapping[str, list[Any]]) -> Iterator
     if not chosen:
         return
     rows = [(f"`{row.name}`", *(f"{value:.4f}" for value in row[1:4]), f"{row.support:,}") for row in chosen]
-    said = (
-        f"The {len(chosen)} of {len(scores)} with the highest and the lowest F1.\n\n"
-        if len(chosen) < len(scores)
-        else ""
-    )
-    yield f"### Each class\n\n{said}{table(('class', 'precision', 'recall', 'F1', 'documents'), rows)}"
+    is_all = len(chosen) == len(scores)
+    which = "" if is_all else f"The {len(chosen)} of {len(scores)} with the highest and the lowest F1.\n\n"
+    yield f"### Each class\n\n{which}{table(('class', 'precision', 'recall', 'F1', 'documents'), rows)}"
 
 
 def _data_name(data: Mapping[str, Any], task: Task | None) -> str:
-    """Return what the data are called: a task, a hub name, or a file's bare name."""
+    """Return the name of the data: of a task, on the hub, or of a file without its folder."""
     if task is not None:
         return task.name
     source = str(data.get("path") or data.get("train"))
@@ -161,7 +157,7 @@ def _datasets(data: Mapping[str, Any], task: Task | None) -> tuple[str, ...]:
 def _data(data: Mapping[str, Any], record: JsonObject, task: Task | None) -> Iterator[str]:
     about = [f"`{_data_name(data, task)}`" + (f": {task.title}." if task else ", the author's own data.")]
     about += [f"Licence of the data: {task.licence}." if task else "Licence of the data: not known to foretoken."]
-    rows = [(split, f"{counts['documents']:,}") for split, counts in record["documents"].items()]
+    rows = [(name, f"{counts['documents']:,}") for name, counts in record["documents"].items()]
     labels = ", ".join(f"`{label}`" for label in record["labels"][:50])
     kind = f"The problem is {record['problem']}" + (f", the labels are {labels}" if labels else "") + "."
     if len(record["labels"]) > 50:
@@ -190,16 +186,11 @@ def _words(record: JsonObject) -> Iterator[str]:
 
 
 def _results(record: JsonObject, split: str, intervals: Mapping[str, tuple[float, float]]) -> Iterator[str]:
-    elsewhere, problem = metrics_of(CALIBRATION), record["problem"]
-    values = {
-        name: value
-        for name, value in record[split].items()
-        if name not in elsewhere and not repeats_accuracy(name, problem)
-    }
+    calibration, problem = metrics_of(CALIBRATION), record["problem"]
     rows = [
         (_titled(name, record), f"{value:.4f}", _shown(intervals.get(name)))
-        for name, value in values.items()
-        if isinstance(value, int | float)
+        for name, value in record[split].items()
+        if isinstance(value, int | float) and name not in calibration and not repeats_accuracy(name, problem)
     ]
     chosen = record["recipe"]["training"]["metric"]
     what = f"On the {split} split ({record['documents'][split]['documents']:,} documents)"
@@ -221,7 +212,7 @@ def _shown(interval: tuple[float, float] | None) -> str:
 
 
 def _usage(card: Card) -> list[str]:
-    """Return the lines that answer as decided; none where the likeliest class is answered, or words are beside."""
+    """Return the lines of Python that apply the decision rule; none if there is none, or the model has ``words``."""
     key = "decision" if card.scaling is None else "unscaled_decision"  # the model alone does not scale
     several, decision = card.answer is Answer.LABELS, getattr(card, key)
     if card.recipe.words or not (several or decision):
@@ -247,14 +238,8 @@ def _usage(card: Card) -> list[str]:
     ]
 
 
-def _frequent(predicted: Mapping[str, list[Any]]) -> list[str]:
-    """Return the labels of the documents, the most frequent ones first."""
-    counts = Counter(name for row in predicted.get("label", ()) if isinstance(row, list) for name in row)
-    return [label for label, _ in counts.most_common()]
-
-
 def _answers(card: Card, predicted: Mapping[str, list[Any]]) -> Iterator[str]:
-    """Say what is answered for the probabilities, with the numbers of the most frequent labels or of the classes."""
+    """Yield the decision rule in words, with the thresholds of the most frequent labels or the weights of classes."""
     kind = PROBLEMS[card.problem]
     if not issubclass(kind, ClassProblem):
         return
@@ -267,7 +252,8 @@ def _answers(card: Card, predicted: Mapping[str, list[Any]]) -> Iterator[str]:
         return
     labels = [f"`{label}`" for label in card.labels]
     numbers = [dict(zip(labels, it.thresholds or it.weights, strict=True)) for it in known.values()]
-    names = list(dict.fromkeys((*(f"`{label}`" for label in _frequent(predicted)), *labels)))
+    counts = Counter(f"`{name}`" for row in predicted.get("label", ()) if isinstance(row, list) for name in row)
+    names = list(dict.fromkeys((*(label for label, _ in counts.most_common()), *labels)))
     if all(len(set(values.values())) == 1 for values in numbers):
         names, numbers = ["every label"], [{"every label": values[labels[0]]} for values in numbers]
     shown = names[:_MOST_LABELS]
@@ -331,14 +317,14 @@ def _cells(name: str, values: Mapping[str, Any], intervals: Mapping[str, tuple[f
     return "" if value is None else f"{value:.4f}", _shown(intervals.get(name))
 
 
-def _evaluated(record: JsonObject, split: str, task: Task | None, found: Described) -> Sequence[EvalResult]:
-    """Return the metrics for the hub's ``model-index``."""
+def _evaluated(record: JsonObject, split: str, task: Task | None, card: Described) -> Sequence[EvalResult]:
+    """Return the metrics for the ``model-index`` of the hub."""
     data = record["recipe"]["data"]
     name = _data_name(data, task)
     return [
         EvalResult(
-            task_type=AUTO_CLASSES[found.task_type or "SEQ_CLS"][1],
-            dataset_type=next(iter(found.datasets), name),
+            task_type=AUTO_CLASSES[card.task_type or "SEQ_CLS"][1],
+            dataset_type=next(iter(card.datasets), name),
             dataset_name=task.title if task else name,
             dataset_split=split,
             metric_type=metric,

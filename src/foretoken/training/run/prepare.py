@@ -1,4 +1,4 @@
-"""Everything a run needs before its first step: data as tokens, a model that carries the method."""
+"""Preparation of a run: tokenised data, and the model with the method attached."""
 
 from __future__ import annotations
 
@@ -57,7 +57,7 @@ _OF_CLASSES = ("class_weights", "focal_gamma", "oversample")
 class Prepared:
     """Everything a run needs before its first step."""
 
-    recipe: Recipe  # with nothing left open
+    recipe: Recipe  # without `auto`
     model: PreTrainedModel | PeftModel
     tokenizer: PreTrainedTokenizerBase
     problem: Problem
@@ -66,10 +66,10 @@ class Prepared:
     max_length: int
     base_model: str
     fingerprint: Mapping[str, str]
-    columns: Mapping[str, str]  # that were found, by the recipe's keys
-    precision: MeasuredPrecision | None = None  # where the recipe leaves it to the machine
+    columns: Mapping[str, str]  # detected in the data, by the keys of the recipe
+    precision: MeasuredPrecision | None = None  # if the recipe says `auto`
     left_out: Mapping[str, Any] = field(default_factory=dict)
-    beginnings: Mapping[str, list[str]] = field(default_factory=dict)  # of the texts that may be wrongly answered
+    beginnings: Mapping[str, list[str]] = field(default_factory=dict)  # of the measured texts, for errors.json
     words: Words | None = None
 
     @property
@@ -79,7 +79,7 @@ class Prepared:
 
 
 def prepare(recipe: Recipe, data: Loaded | None = None) -> Prepared:
-    """Load and tokenise the data, load the model and attach the method, all from the recipe's seed."""
+    """Load and tokenise the data, load the model and attach the method, with the seed of the recipe."""
     use_threads(recipe.training.num_threads)
     data = data or load_data(recipe.data)
     fingerprint = of_data(data.splits)
@@ -93,7 +93,7 @@ def prepare(recipe: Recipe, data: Loaded | None = None) -> Prepared:
     model = load_model(source, problem, head=recipe.head, attention_dropout=recipe.training.attention_dropout)
     _check_activations(recipe, model)
     tokenizer = load_tokenizer(source, model.config)
-    fingerprint |= of_model(model, tokenizer)  # before the one is adapted and the other used
+    fingerprint |= of_model(model, tokenizer)  # before either is changed
     _compare_start(recipe, fingerprint)
     if start is not None:
         start.check(problem, fingerprint)
@@ -114,14 +114,26 @@ def prepare(recipe: Recipe, data: Loaded | None = None) -> Prepared:
     _say(recipe, adapted, problem, is_new=start is None)
     _hold_frozen(recipe, adapted)
     _rest_lower_layers(recipe, adapted)
-    what = recipe, adapted, tokenizer, problem, tables, truncations, max_length
-    beginnings = {name: beginnings_of(data.splits[name]) for name in MEASURED if recipe.save_errors}
-    rest = data.columns, precision, data.left_out
-    return Prepared(*what, public_name(source), fingerprint, *rest, beginnings, words)
+    return Prepared(
+        recipe,
+        adapted,
+        tokenizer,
+        problem,
+        tables,
+        truncations,
+        max_length,
+        base_model=public_name(source),
+        fingerprint=fingerprint,
+        columns=data.columns,
+        precision=precision,
+        left_out=data.left_out,
+        beginnings={name: beginnings_of(data.splits[name]) for name in MEASURED if recipe.save_errors},
+        words=words,
+    )
 
 
 def beginnings_of(split: Dataset) -> list[str]:
-    """Return the beginning of the text, or of both texts, of every row that has one."""
+    """Return the beginning of the text, or of both texts, of every row; empty for data without texts."""
     columns = [name for name in ("text", "text_pair") if name in split.column_names]
     texts = zip(*(split[name] for name in columns), strict=True) if columns else ()
     length = _LONGEST_TEXT // max(1, len(columns)) - 3
@@ -129,10 +141,10 @@ def beginnings_of(split: Dataset) -> list[str]:
 
 
 def problem_of(recipe: Recipe, data: Loaded) -> Problem:
-    """Return the problem that the data pose.
+    """Return the problem of the data.
 
     Raises:
-        ConfigError: the recipe asks for what does not fit it.
+        ConfigError: an option of the recipe does not fit it.
     """
     options, train, kind = recipe.training, data.splits["train"], PROBLEMS[data.problem]
     rows, several = kind.class_rows(train), FACTS[data.problem].answer is Answer.LABELS
@@ -159,13 +171,13 @@ def problem_of(recipe: Recipe, data: Loaded) -> Problem:
 
 
 def check_validation(metric: str, problem: Problem, validation: Dataset) -> None:
-    """Refuse to choose by a metric that says nothing on the validation labels, before anything large is loaded."""
+    """Refuse a metric that is not defined on the validation labels, before anything large is loaded."""
     labels = problem.labels_of(validation)
     missing = lacking(metric, problem.name, labels, problem.labels)
     if missing is None:
         return
     same = ""
-    if isinstance(labels, np.ndarray) and labels.ndim == 1:  # where classes or numbers lack something, it is one alone
+    if isinstance(labels, np.ndarray) and labels.ndim == 1:  # all labels are the same
         same = f", all of them {quoted(problem.labels[labels[0]] if problem.labels else float(labels[0]))}"
     elif problem.facts.answer is Answer.NUMBER:
         constant = [name for name, numbers in zip(problem.labels, labels.T, strict=True) if not np.ptp(numbers)]
@@ -177,17 +189,18 @@ def check_validation(metric: str, problem: Problem, validation: Dataset) -> None
 
 
 def use_threads(wanted: int | None) -> None:
-    """Let PyTorch compute with so many threads; more than a few per CPU only wait for each other. None: as it likes."""
+    """Set the number of threads of PyTorch, at most a few per CPU; None: leave it."""
+    if wanted is None:
+        return
     cpus = os.cpu_count() or 1
     most = _THREADS_PER_CPU * cpus
-    if wanted is not None and wanted > most:
+    if wanted > most:
         log.warning("training.num_threads is %d; on this machine, with %d CPUs, it is %d", wanted, cpus, most)
-    if wanted is not None:
-        torch.set_num_threads(min(wanted, most))
+    torch.set_num_threads(min(wanted, most))
 
 
 def _check(recipe: Recipe, problem: Problem) -> None:
-    """Refuse what does not fit the problem, before anything large is loaded."""
+    """Refuse options that do not fit the problem, before anything large is loaded."""
     try:
         check_metric(recipe.training.metric, len(problem.labels) or None, problem.name, problem.more_metrics)
     except ConfigError as error:
@@ -196,26 +209,24 @@ def _check(recipe: Recipe, problem: Problem) -> None:
         raise ConfigError("training.metric: meteor cannot be measured without WordNet's files; see the line above")
     smoothed = [name for name, kind in PROBLEMS.items() if kind.smooths_labels]
     of_classes = names_of_problems(Answer.CLASS, Answer.LABELS)
+    refused = f"got data for {problem.name}; leave it out"
     for key, allowed in {"label_smoothing": smoothed, **dict.fromkeys(_OF_CLASSES, of_classes)}.items():
         if getattr(recipe.training, key) and problem.name not in allowed:
-            raise ConfigError(
-                f"training.{key} is for {' and '.join(allowed)}, got data for {problem.name}; leave it out"
-            )
+            raise ConfigError(f"training.{key} is for {' and '.join(allowed)}, {refused}")
     packages = _REPORTERS.get(recipe.training.report_to, ())
     if packages and not any(map(find_spec, packages)):
-        raise ConfigError(
-            f"training.report_to: {packages[0]} is not installed: pip install {packages[0]}, or leave it out"
-        )
+        name = packages[0]
+        raise ConfigError(f"training.report_to: {name} is not installed: pip install {name}, or leave it out")
     if recipe.words and not isinstance(problem, TextProblem):
         of_texts = names_of_problems(Answer.CLASS, Answer.LABELS, Answer.NUMBER)
-        raise ConfigError(f"words is for {' and '.join(of_texts)}, got data for {problem.name}; leave it out")
+        raise ConfigError(f"words is for {' and '.join(of_texts)}, {refused}")
     if recipe.calibration not in (None, *problem.calibrations):
         fitting = " or ".join([*problem.calibrations, "leave it out"])
         raise ConfigError(f"calibration: {recipe.calibration} is not for {problem.name}; say {fitting}")
 
 
 def _compare_start(recipe: Recipe, fingerprint: Mapping[str, str]) -> None:
-    """Say where the adapter that a prefix starts from was trained on another model; a start may be."""
+    """Warn if the adapter that a prefix starts from was trained on another model."""
     start = recipe.method.get("prefix_init_adapter")
     if isinstance(start, str) and Path(start).is_dir():
         what = f"method.prefix_init_adapter: {start} was trained on a model that differs"
@@ -232,7 +243,7 @@ def _check_activations(recipe: Recipe, model: PreTrainedModel) -> None:
 def _tokenised(
     splits: Mapping[str, Dataset], problem: Problem, settings: EncodeSettings, *, oversample: bool = False
 ) -> tuple[dict[str, Dataset], dict[str, Truncation]]:
-    """Tokenise; what is only measured is sorted by length, so that its batches need little padding."""
+    """Tokenise all splits; those only measured are sorted by length, so that their batches need little padding."""
     tables, truncations = {}, {}
     for name, split in splits.items():
         rows = problem.training_rows(split) if name == "train" else split
@@ -247,7 +258,7 @@ def _tokenised(
 
 
 def _tokens_of(rows: Dataset, problem: Problem, settings: EncodeSettings) -> tuple[Dataset, Truncation]:
-    """Return the tokens of some rows, and what was cut; made a part at a time, as lists of numbers take much memory."""
+    """Return the tokens of some rows, and how many were cut; tokenised in pieces to save memory."""
     counts = Truncation()
 
     def tokens(start: int, end: int) -> Dataset:
@@ -261,15 +272,13 @@ def _tokens_of(rows: Dataset, problem: Problem, settings: EncodeSettings) -> tup
 
 def _oversampled(table: Dataset, problem: Problem) -> Dataset:
     """Return the training documents with those of rarer classes repeated."""
-    rows = repeated(problem.class_rows(table))
-    log.info(
-        "train: %d documents are drawn %d times in an epoch, those of rarer classes more often", len(table), len(rows)
-    )
+    rows, text = repeated(problem.class_rows(table)), "train: %d documents are drawn %d times in an epoch"
+    log.info(f"{text}, those of rarer classes more often", len(table), len(rows))
     return table.select(rows)
 
 
 def encoded(problem: Problem, split: Dataset, settings: EncodeSettings) -> tuple[TokenColumns, Truncation]:
-    """Return a split's tokens with the labels, ids, parts, groups and offsets that it has."""
+    """Return the tokens of a split with its labels, ids, parts, groups and offsets."""
     columns, truncation = problem.encode(split, settings)
     columns |= {
         name: list(split[name]) for name in (*SHARED, OFFSET) if name in split.column_names and name not in columns
@@ -286,23 +295,16 @@ def _say(recipe: Recipe, model: PreTrainedModel | PeftModel, problem: Problem, *
         log.info("%sthe head of the model is %strained with the method", what, "new and " if is_new else "")
     if problem.new_tokens:
         log.info("new tokens, whose embeddings are trained: %s", " ".join(problem.new_tokens))
-    log.info(
-        "%s trains %s of %s parameters (%.3f %%): %s in the method, %s in the head",
-        recipe.method["name"],
-        *(f"{number:,}" for number in (count.trainable, count.total)),
-        count.percent,
-        *(f"{number:,}" for number in (count.adapter, count.head)),
-    )
-    dropout = recipe.training.attention_dropout
+    share = f"{count.trainable:,} of {count.total:,} parameters ({count.percent:.3f} %)"
+    where = f"{count.adapter:,} in the method, {count.head:,} in the head"
+    log.info("%s trains %s: %s", recipe.method["name"], share, where)
+    dropout, kept = recipe.training.attention_dropout, "hidden dropout as in the model"
     if dropout != "model":
-        log.info(
-            "attention dropout is %g (hidden dropout as in the model); `attention_dropout: model` keeps it",
-            dropout,
-        )
+        log.info("attention dropout is %g (%s); `attention_dropout: model` keeps it", dropout, kept)
 
 
 def _hold_frozen(recipe: Recipe, model: PreTrainedModel | PeftModel) -> None:
-    """Hold what is frozen in bfloat16 where that is the precision; autocast is the Trainer's."""
+    """Hold frozen parameters in bfloat16 if that is the precision; the Trainer adds autocast."""
     if recipe.training.precision == "bf16":
         held = hold_frozen(model)
         kept = f"{held:,} frozen parameters are held in it; " if held else ""
@@ -310,10 +312,10 @@ def _hold_frozen(recipe: Recipe, model: PreTrainedModel | PeftModel) -> None:
 
 
 def _rest_lower_layers(recipe: Recipe, model: PreTrainedModel | PeftModel) -> None:
-    """Let the frozen layers below those that the recipe names run without dropout, with and without `cache_states`.
+    """Switch off dropout in the frozen layers below the first trained one.
 
     Raises:
-        ConfigError: the states are to be kept and this family's cannot be.
+        ConfigError: the recipe wants their states cached, and this model does not support it.
     """
     is_kept = recipe.training.cache_states not in ("off", AUTO)
     if is_kept and not can_leave_layers_out(model):
@@ -326,7 +328,7 @@ def _rest_lower_layers(recipe: Recipe, model: PreTrainedModel | PeftModel) -> No
 
 
 def summary(prepared: Prepared) -> dict[str, Any]:
-    """Return what a run's record says of it before it starts."""
+    """Return the values of the record of a run that are known before training."""
     count = count_parameters(prepared.model)
     return {
         "problem": prepared.problem.name,

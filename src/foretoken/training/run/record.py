@@ -1,4 +1,4 @@
-"""The record of a run, `run.json`: what was asked, on what, what came out; written whole at every change."""
+"""The record of a run, `run.json`: recipe, data, machine and results; written anew at every change."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ RUNNING, FINISHED, INTERRUPTED, FAILED = "running", "finished", "interrupted", "
 _LIBRARIES = ("torch", "transformers", "peft", "datasets", "accelerate")
 # may differ between the two halves of a resumed run
 _FREE = ("output", "name", "baselines", "training.num_threads", "auto")
-# what is read of a record: a dotted key, its type, whether only finished runs have it
+# the keys that are read: dotted key, type, whether only finished runs have it
 _REQUIRED: tuple[tuple[str, type | tuple[type, ...], bool], ...] = (
     ("status", str, False),
     ("recipe", dict, False),
@@ -47,32 +47,23 @@ _REQUIRED: tuple[tuple[str, type | tuple[type, ...], bool], ...] = (
     ("validation", dict, True),
 )
 _ABSENT = object()
-BASELINES = "baselines"  # and of what the run has to beat
+BASELINES = "baselines"
 _SPLITS = ("validation", "test")
 
 
 @dataclass
 class RunRecord:
-    """The values of `run.json`, and the folder they are written to."""
+    """The values of `run.json`, and the folder of the run."""
 
     folder: Path
     values: JsonObject = field(default_factory=dict)
 
     @classmethod
     def start(cls, recipe: Recipe) -> RunRecord:
-        """Return a record that knows the recipe and the machine."""
-        return cls(
-            recipe.run_folder,
-            {
-                "status": RUNNING,
-                "name": recipe.run_folder.name,
-                "started": _time(),
-                "recipe": recipe_to_json(recipe),
-                "seed": recipe.training.seed,
-                "versions": versions(),
-                "hardware": hardware(),
-            },
-        )
+        """Return a record with the recipe and the machine."""
+        values: JsonObject = {"status": RUNNING, "name": recipe.run_folder.name, "started": _time()}
+        values |= {"recipe": recipe_to_json(recipe), "seed": recipe.training.seed}
+        return cls(recipe.run_folder, {**values, "versions": versions(), "hardware": hardware()})
 
     def update(self, **values: object) -> None:
         """Change some values and write the whole record."""
@@ -81,7 +72,7 @@ class RunRecord:
             write_json(self.folder / RECORD, self.values)
 
     def end(self, status: str, error: BaseException | None = None) -> None:
-        """Note how the run ended; a full disk must not hide why it did."""
+        """Note how the run ended; a full disk must not hide the error that ended it."""
         notes = {"status": status, "ended": _time()} | ({"error": str(error)} if error else {})
         with nullcontext() if status == FINISHED else suppress(SaveError):
             self.update(**notes)
@@ -101,7 +92,7 @@ class RunRecord:
 
 
 def read_record(folder: Path) -> JsonObject | None:
-    """Return what a run folder's record says; None where there is none that can be read."""
+    """Return the record in the folder of a run; None if there is none, or it is damaged."""
     try:
         return checked_record(folder)
     except RunRecordError:
@@ -109,10 +100,10 @@ def read_record(folder: Path) -> JsonObject | None:
 
 
 def checked_record(folder: Path) -> JsonObject | None:
-    """Return what a run folder's record says; None where there is none.
+    """Return the record in the folder of a run; None if there is none.
 
     Raises:
-        RunRecordError: it is cut short or damaged.
+        RunRecordError: it is damaged.
     """
     file = folder / RECORD
     try:
@@ -133,15 +124,15 @@ def recipe_to_json(recipe: Recipe) -> JsonObject:
 
 
 def data_as_begun(data: DataOptions, record: JsonObject) -> DataOptions:
-    """Return the data of a run with the positive class that it was begun with, which the default may not be."""
+    """Return the data options of a run with the positive class in its record, where they name none."""
     begun = positive_of(record.get("problem") or "", record.get("labels"))
     return replace(data, positive=begun) if begun and data.positive is None else data
 
 
 def baselines_in(record: Mapping[str, Any]) -> dict[str, dict[str, dict[str, float]]]:
-    """Return what a record says of the baselines: name -> validation and test -> scores; nothing that is damaged."""
-    found = record.get(BASELINES)
-    items = found.items() if isinstance(found, dict) else ()
+    """Return the scores of the baselines in a record, by name and split; damaged entries are left out."""
+    baselines = record.get(BASELINES)
+    items = baselines.items() if isinstance(baselines, dict) else ()
     return {
         name: {
             split: {key: value for key, value in of[split].items() if is_number(value) and is_usable(value)}
@@ -153,13 +144,12 @@ def baselines_in(record: Mapping[str, Any]) -> dict[str, dict[str, dict[str, flo
 
 
 def differing_keys(before: Mapping[str, object], now: Mapping[str, object]) -> list[str]:
-    """Return the dotted keys, with both values, in which two recipes differ.
+    """Return the dotted keys in which two recipes differ, with both values.
 
-    Keys that are newer than the first recipe are compared with their defaults, and what the second one leaves to
-    foretoken is free.
+    Keys that the first recipe lacks are compared with their defaults; `auto` options of the second one are ignored.
     """
     recipes = (flatten(recipe).items() for recipe in (before, now))
-    # without keys that left since, where they asked for nothing
+    # without removed keys that have no value
     old, new = ({key: value for key, value in recipe if value or key not in left.KEYS} for recipe in recipes)
     known, free = defaults(Recipe), {*_FREE, *new.get("auto", ())}
     free |= {key for key in {**old, **new} if key.partition(".")[0] in free}  # the options of a group
@@ -173,7 +163,7 @@ def differing_keys(before: Mapping[str, object], now: Mapping[str, object]) -> l
 def history(log: Sequence[JsonObject]) -> list[JsonObject]:
     """Return one entry per evaluation: step, epoch, training loss since the last one, validation metrics.
 
-    `seconds` is what the steps so far took, evaluations not counted; records from before it was kept have none.
+    `seconds` is the time of all steps so far, without evaluations; records of earlier versions lack it.
     """
     entries: dict[int, JsonObject] = {}
     for line in log:
@@ -190,7 +180,7 @@ def history(log: Sequence[JsonObject]) -> list[JsonObject]:
 
 
 def versions() -> dict[str, str]:
-    """Return the versions of what a result depends on."""
+    """Return the versions of Python and of the libraries that results depend on."""
     return {
         "foretoken": __version__,
         "python": platform.python_version(),
@@ -199,7 +189,7 @@ def versions() -> dict[str, str]:
 
 
 def hardware() -> JsonObject:
-    """Return what a timing depends on."""
+    """Return the hardware that timings depend on."""
     return {
         "machine": platform.machine(),
         "system": platform.system(),
@@ -214,10 +204,10 @@ def hardware() -> JsonObject:
 def _has(values: Any, key: str, kind: type | tuple[type, ...], *, late: bool) -> bool:
     if late and values["status"] != FINISHED:
         return True
-    for part in key.split("."):
-        if not isinstance(values, dict) or part not in values:
+    for name in key.split("."):
+        if not isinstance(values, dict) or name not in values:
             return False
-        values = values[part]
+        values = values[name]
     return isinstance(values, kind)
 
 
@@ -230,24 +220,24 @@ def _time() -> str:
 
 
 class HistoryCallback(TrainerCallback):
-    """Keep `run.json` current: the history so far after every evaluation, and one line of it in the log."""
+    """After every evaluation, write the history to `run.json` and its last entry to the log."""
 
     def __init__(self, record: RunRecord, metric: str) -> None:
         self.record, self.metric = record, metric
 
     def on_evaluate(self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **_: object) -> None:
-        """Write the history and say its last entry."""
+        """Write the history and log its last entry."""
         entries = history(state.log_history)
         self.record.update(epochs=entries)
         last = entries[-1]
         numbers = {"train loss": last.get("train_loss"), self.metric: last["validation"].get(self.metric)}
-        said = ", ".join(f"{name} {value:.4f}" for name, value in numbers.items() if value is not None)
-        log.info("step %d, epoch %.2f: %s", last["step"], last["epoch"], said)
+        shown = ", ".join(f"{name} {value:.4f}" for name, value in numbers.items() if value is not None)
+        log.info("step %d, epoch %.2f: %s", last["step"], last["epoch"], shown)
 
 
 @dataclass(frozen=True)
 class Fresh:
-    """The run begins."""
+    """The run has not begun."""
 
 
 @dataclass(frozen=True)
@@ -260,7 +250,7 @@ class Resume:
 
 @dataclass(frozen=True)
 class Finished:
-    """The run is over."""
+    """The run is finished."""
 
     record: JsonObject
 
@@ -269,12 +259,12 @@ State: TypeAlias = Fresh | Resume | Finished
 
 
 def state_of(recipe: Recipe) -> State:
-    """Return what the folder of a recipe's run holds, and say it.
+    """Return the state of the run in the folder of a recipe, and log it.
 
     Raises:
-        RecipeError: a run of another recipe, finished or to be gone on with.
+        RecipeError: the folder holds a run of another recipe.
         RunRecordError: the record is damaged.
-        SaveError: the best weights so far are gone, or the folder holds files and no run.
+        SaveError: the best weights so far are gone, or the folder holds files but no run.
     """
     folder = recipe.run_folder
     record = checked_record(folder)
@@ -296,7 +286,7 @@ def state_of(recipe: Recipe) -> State:
 
 
 def _refuse_other_recipe(recipe: Recipe, record: JsonObject) -> None:
-    found = differing_keys(record["recipe"], recipe_to_json(recipe))
-    if found:
+    differences = differing_keys(record["recipe"], recipe_to_json(recipe))
+    if differences:
         head = f"{recipe.run_folder} holds a run of another recipe; choose another `name`"
-        raise RecipeError(f"{head}, or --restart to rename its folder and begin anew", found)
+        raise RecipeError(f"{head}, or --restart to rename its folder and begin anew", differences)

@@ -1,4 +1,4 @@
-"""What a run leaves: predictions, the saved model, and what its timings say."""
+"""Results of a run: predictions, calibration, the saved model and timings."""
 
 from __future__ import annotations
 
@@ -41,22 +41,22 @@ if TYPE_CHECKING:
     from datasets import Dataset
 
 log = logging.getLogger(__name__)
-MOST_ERRORS = 20  # of a split, whose texts are kept
+MOST_ERRORS = 20  # errors of a split in errors.json
 
 
 @dataclass(frozen=True)
 class Prediction:
-    """What a problem's :meth:`~foretoken.training.problems.Problem.decode` made of one split, in its file's order.
+    """The predictions for one split, in the order of its file.
 
     Attributes:
-        problem: what is predicted.
-        ids: of the rows.
-        outputs: one per row; probabilities [n, C] for classification.
+        problem: the problem.
+        ids: the ids of the rows.
+        outputs: one per row, see :meth:`~foretoken.training.problems.Problem.decode`; probabilities [n, C] of classes.
         labels: one per row.
-        tokens: length of every row, as it was read.
-        parts: name of the part of the split that each row is in; None where there are no parts.
-        groups: name of the group that each row is scored with; None where there are no groups.
-        seconds: what predicting took.
+        tokens: the length of every row in tokens.
+        parts: the part of the split that each row is in; None without parts.
+        groups: the group that each row is scored with; None without groups.
+        seconds: the time that predicting took.
     """
 
     problem: Problem
@@ -76,24 +76,21 @@ class Prediction:
         """Return the metrics of every part, by its name."""
         names = sorted({part for part in self.parts or () if part is not None})
         rows = {name: [row for row, part in enumerate(self.parts or ()) if part == name] for name in names}
-        return {name: self.rows(found).metrics() for name, found in rows.items()}
+        return {name: self.rows(order).metrics() for name, order in rows.items()}
 
     def rows(self, order: Sequence[int]) -> Prediction:
-        """Return some rows, in the order given."""
-        return replace(
-            self,
-            **{name: _taken(getattr(self, name), order) for name in ("ids", "outputs", "labels", "tokens")},
-            **{name: _taken(getattr(self, name), order) for name in ("parts", "groups") if getattr(self, name)},
-        )
+        """Return some rows, in this order."""
+        names = ["ids", "outputs", "labels", "tokens", *(name for name in ("parts", "groups") if getattr(self, name))]
+        return replace(self, **{name: _taken(getattr(self, name), order) for name in names})
 
     def deciding(self, fitted: Fitted, *, scaled: bool = False) -> Prediction:
-        """Return the prediction with what was fitted on validation: its decision, and calibrated probabilities."""
+        """Return the prediction with the fitted decision and, if ``scaled``, calibrated probabilities."""
         problem = fitted.problem(self.problem, scaled=scaled)
         outputs = fitted.scaling.apply(self.outputs) if scaled and fitted.scaling is not None else self.outputs
         return replace(self, problem=problem, outputs=outputs)
 
     def errors(self, beginnings: Sequence[str], most: int = MOST_ERRORS) -> list[JsonObject]:
-        """Return the most confident wrong answers, the surest first; ``beginnings`` are those of the rows' texts."""
+        """Return the most confident wrong answers, the surest first, with the ``beginnings`` of their texts."""
         if not self.problem.facts.has_classes:
             return []
         sure = _sure_of_wrong(self.problem, np.asarray(self.outputs), np.asarray(self.labels))
@@ -103,7 +100,7 @@ class Prediction:
         return [error | rest for error, rest in zip(columns, more, strict=True)]
 
     def table(self, split: str) -> pa.Table:
-        """Return the rows as a table: split, id, part, tokens, and the problem's own columns."""
+        """Return the rows as a table: split, id, part, tokens, and the columns of the problem."""
         columns: dict[str, Any] = {"split": [split] * len(self.ids), "id": self.ids}
         columns |= self.problem.columns(self.outputs, self.labels)
         columns["part"] = pa.array(self.parts or [None] * len(self.ids), pa.string())
@@ -111,7 +108,7 @@ class Prediction:
 
 
 def _sure_of_wrong(problem: Problem, outputs: np.ndarray, labels: np.ndarray) -> np.ndarray:
-    """Return the probability of each row's surest wrong answer (n,), of a label that it has or lacks; -1 for none."""
+    """Return the highest probability of a wrong answer in each row (n,); -1 if all are right."""
     answered, right, several = problem.decided(outputs), labels, labels.ndim == 2
     if not several:
         answered, right = (np.eye(outputs.shape[1], dtype=int)[numbers] for numbers in (answered, labels))
@@ -120,7 +117,7 @@ def _sure_of_wrong(problem: Problem, outputs: np.ndarray, labels: np.ndarray) ->
 
 
 def write_errors(folder: Path, predictions: Mapping[str, Prediction], beginnings: Mapping[str, Sequence[str]]) -> None:
-    """Write the most confident errors of these splits, beside those of others that are there."""
+    """Write the most confident errors of these splits; those of other splits in the file stay."""
     errors = {name: item.errors(beginnings[name]) for name, item in predictions.items() if beginnings.get(name)}
     if errors:
         write_json(folder / ERRORS, (readable_object(folder / ERRORS) or {}) | errors)
@@ -131,9 +128,9 @@ def _taken(values: Any, order: Sequence[int]) -> Any:
 
 
 def predict_split(trainer: RecipeTrainer, table: Dataset) -> Prediction:
-    """Predict a split that is sorted by length, and put the rows back into their order."""
+    """Predict a split that is sorted by length, and return the rows in the order of the file."""
     began = time.perf_counter()
-    measure, trainer.compute_metrics = trainer.compute_metrics, None  # it has the labels of validation
+    measure, trainer.compute_metrics = trainer.compute_metrics, None  # it compares with the labels of validation
     try:
         output = trainer.predict(table)
     finally:
@@ -145,35 +142,28 @@ def predict_split(trainer: RecipeTrainer, table: Dataset) -> Prediction:
 
 
 def prediction_of(problem: Problem, table: Dataset, outputs: Any, labels: Any, seconds: float) -> Prediction:
-    """Return the outputs for a table's rows as a prediction, in the order that the column ``position`` names."""
-    found = Prediction(
-        problem=problem,
-        ids=list(table["id"]),
-        outputs=outputs,
-        labels=labels,
-        tokens=list(table["length"]),
-        parts=list(table["part"]) if "part" in table.column_names else None,
-        groups=list(table["group"]) if "group" in table.column_names else None,
-        seconds=seconds,
-    )
-    return found.rows(np.argsort(np.asarray(table["position"])).tolist())
+    """Return the outputs for the rows of a table as a prediction, in the order of the column ``position``."""
+    parts, groups = (list(table[name]) if name in table.column_names else None for name in ("part", "group"))
+    ids, tokens = list(table["id"]), list(table["length"])
+    prediction = Prediction(problem, ids, outputs, labels, tokens, parts, groups, seconds)
+    return prediction.rows(np.argsort(np.asarray(table["position"])).tolist())
 
 
 def write_predictions(path: Path, predictions: Mapping[str, Prediction]) -> None:
-    """Write one row per document: split, id, label, prediction, its part and length, and what the problem adds."""
+    """Write one row per document, with the columns of :meth:`Prediction.table`."""
     with atomic_file(path) as temporary:
         pq.write_table(pa.concat_tables([item.table(split) for split, item in predictions.items()]), temporary)
 
 
 @dataclass(frozen=True)
 class Fitted:
-    """What is fitted on validation after training.
+    """The values fitted on validation after training.
 
     Attributes:
-        scaling: of the probabilities; None where the recipe asks for none.
-        decision: what is answered for the probabilities as they are answered, so with the scaling.
-        unscaled: what is answered for them without the scaling.
-        targets: the scale of numbers, with the error of the predictions where the recipe asks for it.
+        scaling: the calibration of the probabilities; None if the recipe asks for none.
+        decision: the decision rule for calibrated probabilities.
+        unscaled: the decision rule for probabilities without calibration.
+        targets: the scale of numbers, with the error of the predictions if the recipe asks for it.
     """
 
     scaling: Scaling | None = None
@@ -182,19 +172,19 @@ class Fitted:
     targets: TargetScale | None = None
 
     def problem(self, problem: Problem, *, scaled: bool = True) -> Problem:
-        """Return a problem whose answers are decided so."""
+        """Return the problem with the fitted decision and scale."""
         decision = self.decision if scaled or self.scaling is None else self.unscaled
         return problem.answering(decision, self.targets)
 
     def to_dict(self) -> JsonObject:
-        """Return what a card says of it."""
+        """Return the values for a card."""
         values = {"scaling": self.scaling, "decision": self.decision, "targets": self.targets}
         values |= {"unscaled_decision": self.unscaled} if self.scaling is not None else {}
         return {name: value.to_dict() for name, value in values.items() if value is not None}
 
 
 def fitted_on(kind: Kind | Literal["variance"] | None, validation: Prediction) -> Fitted:
-    """Return the calibration that the recipe asks for, if any, and what is answered for the probabilities."""
+    """Fit the calibration that the recipe asks for, if any, and the decision rule."""
     problem, labels = validation.problem, validation.labels
     targets = problem.fitted_targets(kind, validation.outputs, labels)
     if targets is not None or kind == "variance":
@@ -211,9 +201,9 @@ def fitted_on(kind: Kind | Literal["variance"] | None, validation: Prediction) -
 
 
 def measures(predictions: Mapping[str, Prediction], fitted: Fitted) -> JsonObject:
-    """Return what a record says of the measured splits: their metrics, those of their parts, and with scaling."""
-    scaling, given = fitted.scaling, predictions
-    predictions = {name: prediction.deciding(fitted) for name, prediction in given.items()}
+    """Return the scores for a record: of the splits, of their parts, and with calibration."""
+    scaling, raw = fitted.scaling, predictions
+    predictions = {name: prediction.deciding(fitted) for name, prediction in raw.items()}
     values: JsonObject = {name: prediction.metrics() for name, prediction in predictions.items()}
     if fitted.targets is not None:
         values["targets"] = fitted.targets.to_dict()
@@ -223,7 +213,7 @@ def measures(predictions: Mapping[str, Prediction], fitted: Fitted) -> JsonObjec
         if parts := prediction.by_part():
             values[f"{name}_parts"] = parts
     if scaling is not None:
-        scaled = {name: prediction.deciding(fitted, scaled=True).metrics() for name, prediction in given.items()}
+        scaled = {name: prediction.deciding(fitted, scaled=True).metrics() for name, prediction in raw.items()}
         values["scaling"] = scaling.to_dict() | scaled
     return values
 
@@ -231,7 +221,7 @@ def measures(predictions: Mapping[str, Prediction], fitted: Fitted) -> JsonObjec
 def save_model(
     prepared: Prepared, record: RunRecord, recipe: Recipe, validation: Prediction, fitted: Fitted | None = None
 ) -> None:
-    """Save the adapter (or the fully tuned model) with its tokenizer and what `foretoken predict` reads."""
+    """Save the adapter (or the fully tuned model) with its tokenizer and the card."""
     is_adapter, base = isinstance(prepared.model, PeftModel), prepared.base_model
     known = of_base(prepared.fingerprint) if is_adapter else None
     card = card_values(
@@ -246,7 +236,7 @@ def save_model(
     folder = record.folder / SAVED[not is_adapter]
     with saved(folder, card, validation) as temporary, quiet_transformers(), rows_alone(prepared.model):
         prepared.model.save_pretrained(str(temporary))
-        if is_adapter:  # peft has where the model was loaded from
+        if is_adapter:  # peft writes the folder that the model was loaded from
             config = temporary / CONFIG
             write_json(config, read_object(config) | {"base_model_name_or_path": base})
         save_tokenizer(prepared.tokenizer, temporary)
@@ -256,9 +246,9 @@ def save_model(
 
 @contextmanager
 def saved(folder: Path, card: JsonObject, validation: Prediction) -> Iterator[Path]:
-    """Give a folder to write a trained model into, which takes its place in the run's when the block is over.
+    """Yield a temporary folder for a trained model, which becomes ``folder`` at the end of the block.
 
-    Where a killed run had saved one already, what its user has put beside the files is taken along.
+    Files that a user has put into the folder of an interrupted run are kept.
     """
     with atomic_directory(folder) as temporary:
         yield temporary
@@ -266,14 +256,14 @@ def saved(folder: Path, card: JsonObject, validation: Prediction) -> Iterator[Pa
         if isinstance(validation.problem, TextProblem):
             write_predictions(temporary / VALIDATION, {"validation": validation})
         for path in folder.rglob("*"):
-            place = temporary / path.relative_to(folder)
-            if not path.is_dir() and not place.exists():
-                place.parent.mkdir(parents=True, exist_ok=True)
-                shutil.copy2(path, place, follow_symlinks=False)
+            target = temporary / path.relative_to(folder)
+            if not path.is_dir() and not target.exists():
+                target.parent.mkdir(parents=True, exist_ok=True)
+                shutil.copy2(path, target, follow_symlinks=False)
 
 
 def timings(trainer: RecipeTrainer, predictions: Mapping[str, Prediction]) -> dict[str, float | None]:
-    """Return seconds of training, of a step and of evaluation, and tokens (no padding) trained on per second."""
+    """Return the seconds of training, of a step and of evaluation, and the tokens per second, without padding."""
     clock = next(item for item in trainer.callback_handler.callbacks if isinstance(item, StepTimes))
     tokens = trainer.state.num_input_tokens_seen
     # of the wall clock, which may be set back

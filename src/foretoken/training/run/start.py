@@ -1,4 +1,4 @@
-"""What training starts from in the place of a new adapter: one that is trained already, or a model trained whole."""
+"""`start_from`: training that continues a saved adapter, or a fully tuned model."""
 
 from __future__ import annotations
 
@@ -37,13 +37,13 @@ KEY = "start_from"
 
 @dataclass(frozen=True)
 class Start:
-    """A saved adapter, or a model that was trained whole.
+    """A saved adapter, or a fully tuned model.
 
     Attributes:
-        folder: where its files are.
-        card: what was trained.
-        config: the adapter's; None for a whole model.
-        head: the head in the place of transformers' own.
+        folder: the folder of its files.
+        card: its card.
+        config: the config of the adapter; None for a fully tuned model.
+        head: its head; None for the one of transformers.
     """
 
     folder: Path
@@ -53,11 +53,11 @@ class Start:
 
     @classmethod
     def read(cls, recipe: Recipe) -> Start | None:
-        """Return what a recipe starts from; None where it begins anew.
+        """Return the saved model that a recipe starts from; None without `start_from`.
 
         Raises:
             ConfigError: it is of another method.
-            AdapterError: it is not there, or damaged.
+            AdapterError: it is missing or damaged.
         """
         if recipe.start_from is None:
             return None
@@ -77,36 +77,34 @@ class Start:
         except (AdapterError, BackboneError) as error:
             raise AdapterError(f"{KEY}: {error}") from error
         if type(config) is not (METHODS[method].config or type(None)):
-            kind = (
-                "a model that was trained whole" if config is None else f"an adapter of type {plain(config.peft_type)}"
-            )
+            whole = "a model that was trained whole"
+            kind = whole if config is None else f"an adapter of type {plain(config.peft_type)}"
             raise ConfigError(f"{KEY}: {folder} is {kind}, and the method is {method}; name the method that it is of")
         return cls(folder, card, config, head)
 
     @property
     def digest(self) -> str:
-        """A few characters that say which weights these are."""
+        """A digest of the weights."""
         digests = [file_digest(file) for file in sorted(self.folder.glob("*.safetensors"))]
         return hashlib.sha256(" ".join(digests).encode()).hexdigest()[:16]
 
     def head_for(self, recipe: Recipe) -> HeadOptions | None:
-        """Return the head to train: that of the start.
+        """Return the head to train: the saved one.
 
         Raises:
-            ConfigError: the recipe asks for another one.
+            ConfigError: the recipe names another one.
         """
         if "head" not in recipe.auto and recipe.head != self.head:
-            raise ConfigError(
-                f"{KEY}: {self.folder} has the head {self.head}, the recipe {recipe.head}; leave out `head`"
-            )
+            heads = f"{self.folder} has the head {self.head}, the recipe {recipe.head}"
+            raise ConfigError(f"{KEY}: {heads}; leave out `head`")
         return self.head
 
     def check(self, problem: Problem, fingerprint: Mapping[str, str]) -> None:
-        """Compare the problem and the pretrained model with those of the start.
+        """Compare problem and pretrained model with the saved ones.
 
         Raises:
-            ConfigError: the problem is another one.
-            AdapterError: the model is another one.
+            ConfigError: the problem differs.
+            AdapterError: the model differs.
         """
         if self.card.problem != problem.name:
             raise ConfigError(f"{KEY}: {self.folder} is for {self.card.problem}, the data are for {problem.name}")
@@ -115,11 +113,11 @@ class Start:
         refuse_another_base(what, self.card.fingerprint, fingerprint, remedy=remedy, accept=False)
 
     def take_up(self, model: PreTrainedModel | PeftModel, problem: Problem, tokenizer: PreTrainedTokenizerBase) -> None:
-        """Give the model the weights of the start, in place; heads go by the names of the labels.
+        """Load the saved weights into the model; rows of the head are matched by the names of the labels.
 
         Raises:
             ConfigError: the options of the method differ.
-            AdapterError: the weights are not of such a model.
+            AdapterError: the weights do not fit the model.
         """
         new = model.peft_config["default"] if isinstance(model, PeftModel) else None
         differing = differing_options(self.config, new) if self.config is not None and new is not None else []
@@ -144,7 +142,7 @@ class Start:
         return tensors
 
     def _rows(self, problem: Problem) -> list[int | None] | None:
-        """Return the row of each label in the head of the start, None for a new one; and say what becomes of them."""
+        """Return the row of each label in the saved head, None for a new label, and log which are new or gone."""
         if not problem.labels:
             return None
         places = {name: row for row, name in enumerate(self.card.labels)}
@@ -158,9 +156,11 @@ class Start:
 
 
 def differing_options(saved: PeftConfig, config: PeftConfig) -> list[str]:
-    """Return the options of the method, with both values, in which a saved adapter and a new one differ."""
+    """Return the options in which a saved adapter and a new one differ, with both values."""
     free = {item.name for item in fields(PeftConfig)} | {"requires", "id2label", "problem_type"}
-    before, now = ({name: comparable(value) for name, value in one.to_dict().items()} for one in (saved, config))
+    before, now = (
+        {name: comparable(value) for name, value in options.to_dict().items()} for options in (saved, config)
+    )
     return [
         f"{name}: {quoted(before.get(name))} there, {quoted(now.get(name))} here"
         for name in {**before, **now}
@@ -169,39 +169,39 @@ def differing_options(saved: PeftConfig, config: PeftConfig) -> list[str]:
 
 
 def comparable(value: Any) -> Any:
-    """Return an option's value as JSON holds it, what has no order sorted."""
+    """Return the value of an option as JSON holds it, with sets sorted."""
     if isinstance(value, set | frozenset):
         return sorted(map(comparable, value), key=str)
     return [comparable(item) for item in value] if isinstance(value, list | tuple) else plain(value)
 
 
 def output_layer(model: nn.Module, num_labels: int) -> str:
-    """Return the name of the last linear map of a model's head, which has a row for each label."""
+    """Return the name of the last linear layer of a head, which has a row for each label."""
     maps = ((path, module) for path, module in inner_of(model).named_modules() if isinstance(module, nn.Linear))
     paths = [path for path, module in maps if module.out_features == num_labels and "original_module" not in path]
     return paths[-1].replace(".modules_to_save.default", "")
 
 
-def take_up(model: nn.Module, given: Mapping[str, Tensor], rows: Sequence[int | None] | None) -> None:
-    """Give a model, or the adapter that it has just got, the weights of a saved one, in place.
+def take_up(model: nn.Module, saved: Mapping[str, Tensor], rows: Sequence[int | None] | None) -> None:
+    """Load saved weights into a model, or into its new adapter.
 
     Args:
-        model: as it begins: what is not given stays.
-        given: the saved tensors: of the adapter, or of the whole model.
-        rows: for each label its row in the saved head; None for a label that is new, which keeps the row that it has.
-            Without it the outputs have no names, and are the same.
+        model: the new model or adapter; weights without a saved tensor stay.
+        saved: the saved tensors of the adapter, or of the whole model.
+        rows: the row of each label in the saved head, None for a new label, which keeps its new row; without it the
+            head is loaded as it is.
 
     Raises:
-        AdapterError: the tensors are not those of such a model.
+        AdapterError: the tensors do not fit the model.
     """
     is_adapter = isinstance(model, PeftModel)
     state = get_peft_model_state_dict(model, save_embedding_layers=False) if is_adapter else model.state_dict()
-    check_names(state.keys() - given.keys(), given.keys() - state.keys(), len(state))
-    taken = dict(given)
+    check_names(state.keys() - saved.keys(), saved.keys() - state.keys(), len(state))
+    taken = dict(saved)
     if rows is not None:
         output = f"{PREFIX if is_adapter else ''}{output_layer(model, len(rows))}"
         for name in {f"{output}.weight", f"{output}.bias"} & state.keys():
-            taken[name] = with_rows(state[name], given[name], rows)
+            taken[name] = with_rows(state[name], saved[name], rows)
     for name, tensor in taken.items():
         check_tensor(name, tensor, like=state[name])
     if is_adapter:
@@ -211,7 +211,7 @@ def take_up(model: nn.Module, given: Mapping[str, Tensor], rows: Sequence[int | 
 
 
 def with_rows(fresh: Tensor, saved: Tensor, rows: Sequence[int | None]) -> Tensor:
-    """Return a tensor with a row for each label: the saved one, or for a new label the fresh one.
+    """Return a tensor with the saved row of each label, and the fresh row of a new label.
 
     >>> import torch
     >>> with_rows(torch.zeros(3), torch.tensor([1.0, 2.0]), [1, None, 0]).tolist()

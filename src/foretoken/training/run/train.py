@@ -1,4 +1,4 @@
-"""The one training path: from a recipe to a folder with the adapter, its record and its predictions."""
+"""Training: from a recipe to a folder with the adapter, its record and its predictions."""
 
 from __future__ import annotations
 
@@ -68,7 +68,7 @@ from foretoken.training.words import stack
 
 log = logging.getLogger(__name__)
 HEAD_FIT = "head_fit"
-_COMPARED = ("foretoken", "torch", "transformers", "peft")  # versions with which a run goes on as it began
+_COMPARED = ("foretoken", "torch", "transformers", "peft")  # versions that must not change when a run goes on
 _SMALLER = (
     "lower training.batch_size, training.tokens_per_batch or max_length, or set training.gradient_checkpointing: true"
 )
@@ -83,21 +83,21 @@ def train(
     measure_test: bool = True,
     data: Loaded | None = None,
 ) -> JsonObject:
-    """Run a recipe and return its record; a killed run goes on, a finished one is not repeated.
+    """Run a recipe and return its record; an interrupted run goes on, a finished one is not repeated.
 
     Args:
-        recipe: what to run.
+        recipe: the recipe.
         restart: begin anew; the folder of an earlier run is renamed to NAME.1, or the first number that is free.
-        accept_changed: go on though data, model or versions are not those that the run began with.
-        callbacks: told of every step and evaluation.
-        data: what :func:`foretoken.data.load.load_data` made of the recipe's data, where that was called already.
-        measure_test: without it the test split is not looked at; see :func:`foretoken.inference.evaluate.measure_test`.
+        accept_changed: go on although data, model or versions have changed since the run began.
+        callbacks: called at every step and evaluation.
+        data: the data of the recipe, if :func:`foretoken.data.load.load_data` has loaded them already.
+        measure_test: measure the test split too; see :func:`foretoken.inference.evaluate.measure_test`.
 
     Raises:
         RecipeError: the folder holds a run of another recipe.
         RunBusyError: another process works on this run.
         RunRecordError: the record of the earlier run is damaged.
-        ConfigError: batches by tokens, where the processes or GPUs share documents out by their number.
+        ConfigError: batches by tokens with several processes or GPUs, which divide batches by documents.
         ForetokenError: data, model or method cannot be used, or something cannot be written.
     """
     recipe = checked(recipe)
@@ -107,21 +107,20 @@ def train(
         raise ConfigError(f"start_from: {recipe.start_from} is this run's own folder; give the new run a `name`")
     measured = MEASURED if measure_test else MEASURED[:1]
     if not restart and is_tidy(folder) and isinstance(state := state_of(recipe), Finished):
-        return state.record  # without the lock: its disk may be read alone
+        return state.record  # without the lock, as its disk may be read-only
     check_writable(folder)
     if restart and alone:
         move_aside(folder)
     with held(folder) if alone else nullcontext(), quiet_transformers():
         state = state_of(recipe) if alone or not restart else Fresh()
-        if isinstance(state, Finished):  # killed while it removed its checkpoints
+        if isinstance(state, Finished):  # killed while removing its checkpoints
             _remove_checkpoints(recipe)
             return state.record
         if is_baseline(recipe.method):
             return train_baseline(recipe, measured, data)
         prepared, data = _prepared(recipe, state, data, accept_changed=accept_changed)
-        checkpoint = state.checkpoint if isinstance(state, Resume) else None
-        begun = state.record if isinstance(state, Resume) else {}
-        kept = {name: begun[name] for name in (HEAD_FIT,) if name in begun}
+        checkpoint, begun = (state.checkpoint, state.record) if isinstance(state, Resume) else (None, {})
+        kept = {HEAD_FIT: begun[HEAD_FIT]} if HEAD_FIT in begun else {}
         return _train(prepared, data, checkpoint, callbacks, measured, kept)
 
 
@@ -153,7 +152,7 @@ def check_processes(options: TrainingOptions, *, processes: int, gpus: int) -> N
 def _prepared(
     recipe: Recipe, state: Fresh | Resume, data: Loaded | None, *, accept_changed: bool
 ) -> tuple[Prepared, Loaded]:
-    """Return what a run needs, and its data; of one that goes on, as it began."""
+    """Prepare a run and return it with its data; one that goes on is prepared as it began."""
     if isinstance(state, Resume):
         recipe = as_begun(recipe, state.record["recipe"])
         data = data or load_data(data_as_begun(recipe.data, state.record))
@@ -176,7 +175,7 @@ def _train(
     measured: Sequence[str],
     kept: JsonObject,
 ) -> JsonObject:
-    """Train and measure."""
+    """Train, measure and save; return the values of the record."""
     recipe, memory = prepared.recipe, PeakMemory()
     record = RunRecord.start(recipe)
     record.update(**summary(prepared), **kept, fingerprint=_fingerprint(prepared))
@@ -225,14 +224,14 @@ def _fit(
     *,
     is_head_fitted: bool,
 ) -> RecipeTrainer:
-    """Train to the end and put the best weights into the model; where there is no more than a fitted head, measure."""
+    """Train to the end and load the best weights; if a fitted head is all there is to train, only measure."""
     trainer = make_trainer(
         recipe,
         prepared.model,
         prepared.tables,
         prepared.problem,
         prepared.tokenizer,
-        checkpoints=_checkpoints(recipe),
+        checkpoints=recipe.run_folder / CHECKPOINTS,
         callbacks=[SayIdle(recipe, prepared), LogAtEvaluation(), StepTimes(), *callbacks],
         measure_start=is_head_fitted,
     )
@@ -249,17 +248,17 @@ def _fit(
 
 
 def _fit_head(prepared: Prepared) -> HeadFit | None:
-    """Fit the head of a run that begins with a new one."""
-    options = prepared.recipe.training
+    """Fit the new head of a run; None if the recipe does not ask for it, or the run starts from a saved head."""
+    options, model, train_rows = prepared.recipe.training, prepared.model, prepared.tables["train"]
     if not options.fit_head or prepared.recipe.start_from is not None:
         return None
-    nn.Module.to(prepared.model, accelerator())
-    given = prepared.model, prepared.tokenizer, prepared.problem, prepared.tables["train"]
-    return fit_head(*given, bf16=options.precision == "bf16", seed=options.seed)
+    nn.Module.to(model, accelerator())
+    bf16 = options.precision == "bf16"
+    return fit_head(model, prepared.tokenizer, prepared.problem, train_rows, bf16=bf16, seed=options.seed)
 
 
 def _weigh_words(prepared: Prepared, head: HeadFit | None, weight: float | None = None) -> Prepared:
-    """Stack the words and the fitted head by what either says of documents it has not seen; or take a known weight."""
+    """Weigh the words against the fitted head on held-out documents, or use a known weight."""
     words, problem, train = prepared.words, prepared.problem, prepared.tables["train"]
     assert words is not None
     if weight is None:
@@ -276,7 +275,7 @@ def _weigh_words(prepared: Prepared, head: HeadFit | None, weight: float | None 
 
 
 def _restore(trainer: RecipeTrainer, checkpoint: Path) -> None:
-    """Take up a run that was killed after its last step: its best weights, its history."""
+    """Load the best weights and the history of a run that was killed after its last step."""
     log.info("training had ended at %s; measuring its best checkpoint", checkpoint.name)
     trainer.state = TrainerState.load_from_json(str(checkpoint / STATE))
     trainer._load_callback_state()
@@ -288,13 +287,9 @@ def _fingerprint(prepared: Prepared) -> dict[str, str]:
     return {**prepared.fingerprint, **{name: known[name] for name in _COMPARED}}
 
 
-def _checkpoints(recipe: Recipe) -> Path:
-    return recipe.run_folder / CHECKPOINTS
-
-
 def _remove_checkpoints(recipe: Recipe) -> None:
     if is_main_process():
-        remove_checkpoints(_checkpoints(recipe))
+        remove_checkpoints(recipe.run_folder / CHECKPOINTS)
 
 
 def _outcome(

@@ -1,4 +1,4 @@
-"""Which documents are in a batch, and in which order: batches by a number of documents, or by a budget of tokens."""
+"""Samplers of batches, by a number of documents or a budget of tokens."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from torch.utils.data import Sampler
 
 from foretoken.errors import ConfigError
 
-_POOL = 50  # batches whose documents are sorted together, or that a stratum is cut into
+_POOL = 50  # batches whose documents are sorted together, or drawn from one stratum
 
 
 class BucketSampler(Sampler[int]):
@@ -94,21 +94,21 @@ def cut(order: Sequence[int], lengths: Sequence[int], budget: int) -> list[list[
 class TokenBatches(Sampler[list[int]]):
     """Batches of like length by a budget of tokens, another composition and order in every epoch.
 
-    The documents, sorted by length, are cut into strata of ``pools`` documents, and a batch takes one document at
-    random of each of consecutive strata; the longest document of the first one says of how many. So the sizes and the
-    number of batches are the same in every epoch, which steps, warmup and going on from a checkpoint count on.
+    The documents, sorted by length, are cut into strata of ``pools`` documents, and a batch takes one random document
+    of each of consecutive strata, whose number follows from the longest document. So the sizes and the number of
+    batches are the same in every epoch, as the schedule and resumed runs need.
 
-    Of several processes each gets its share of the batches; some are halved where the shares would be unequal.
+    Each process gets an equal number of batches; some are halved if the number does not divide.
 
     Args:
-        lengths: tokens of every document.
-        budget: bound on ``documents x longest``; a longer document goes alone.
-        seed: with the epoch it gives the order.
-        processes: how many share the batches.
-        rank: which of them this one is.
+        lengths: the tokens of every document.
+        budget: the bound on ``documents x longest``; a longer document is a batch of its own.
+        seed: the seed of the order, with the epoch.
+        processes: the number of processes.
+        rank: the number of this process.
 
     Raises:
-        ConfigError: the documents cannot be shared out evenly.
+        ConfigError: the documents cannot be divided evenly.
     """
 
     def __init__(self, lengths: Sequence[int], *, budget: int, seed: int, processes: int = 1, rank: int = 0) -> None:

@@ -1,4 +1,4 @@
-"""The beginnings of very long texts, where no more than their first tokens are wanted."""
+"""The beginnings of very long texts, if only their first tokens are needed."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ _WHITE_SPACE = " \n\t\r"
 
 @dataclass(frozen=True)
 class Beginnings:
-    """Texts, or as much of them as is wanted; ``cut`` has the numbers of those that lost their end."""
+    """Texts or their beginnings; ``cut`` has the numbers of the texts that were cut."""
 
     texts: list[str]
     cut: frozenset[int]
@@ -23,17 +23,15 @@ class Beginnings:
 def beginnings(
     texts: Sequence[str], tokenizer: PreTrainedTokenizerBase, wanted: int, end_token: int | None = None
 ) -> Beginnings:
-    """Return texts with the same first ``wanted`` tokens; those of more than a million characters lose their end.
+    """Cut texts of more than a million characters so that their first ``wanted`` tokens stay the same.
 
-    A text is cut before white space and keeps at least twice the tokens that are wanted. Tokenizers treat what white
-    space separates by itself, so what is cut off cannot change them; where there is no white space at all in half a
-    million characters, it is that distance which keeps them apart.
+    A text is cut before white space, which tokenizers do not read across, and keeps at least twice the wanted tokens.
 
     Args:
-        texts: of any length.
-        tokenizer: what makes tokens of them.
-        wanted: how many tokens of a text will be used.
-        end_token: is not among those, wherever it stands.
+        texts: the texts, of any length.
+        tokenizer: the tokenizer.
+        wanted: the number of tokens of a text that will be used.
+        end_token: a token that does not count.
     """
     kept = [text if len(text) <= LONG else _beginning(text, tokenizer, wanted, end_token) for text in texts]
     pairs = zip(texts, kept, strict=True)
@@ -51,7 +49,7 @@ def _beginning(text: str, tokenizer: PreTrainedTokenizerBase, wanted: int, end_t
 
 
 def _has_tokens(text: str, tokenizer: PreTrainedTokenizerBase, wanted: int, end_token: int | None) -> bool:
-    """Tell whether a text has so many tokens; mostly its first characters have them, and only these are tokenised."""
+    """Tell whether a text has so many tokens, with as few characters tokenised as possible."""
     size = min(len(text), _CHARACTERS_PER_TOKEN * wanted)
     while True:
         part = text if size >= len(text) else text[: _place_to_cut(text, size)]

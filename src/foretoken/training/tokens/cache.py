@@ -1,7 +1,7 @@
-"""The cache's folder: entries that are written whole, checked as they are read, and bound in what they take together.
+"""The folder of the cache: entries with checksums, written whole, and limited in their total size.
 
-An entry is a folder with a random name. Its files are those of whoever writes it, beside ``entry.json``: what the entry
-says of itself, with a checksum. Whatever goes wrong, the run goes on without.
+An entry is a folder with a random name. It holds ``entry.json``, a description with a checksum, and the files of the
+caller. A run goes on without the cache if it cannot be used.
 """
 
 from __future__ import annotations
@@ -31,12 +31,12 @@ _UNITS = {"": 1, "kb": 10**3, "mb": 10**6, "gb": 10**9, "tb": 10**12}
 
 
 def entry_folders(root: Path) -> list[Path]:
-    """Return the folders of the entries; those that another process is writing or removing have other names."""
+    """Return the folders of the entries, without those that another process is writing or removing."""
     return [path for path in root.glob(f"{FOLDER}/*") if _NAME.fullmatch(path.name)]
 
 
 def read_entry(path: Path) -> JsonObject:
-    """Return what an entry says of itself.
+    """Return the description of an entry.
 
     Raises:
         OSError: it cannot be read.
@@ -50,17 +50,15 @@ def read_entry(path: Path) -> JsonObject:
 
 
 def write_entry(root: Path, values: JsonObject, fill: Callable[[Path], JsonObject]) -> bool:
-    """Write an entry under a temporary name and rename it, and remove older ones beyond the limit.
+    """Write an entry, and remove the oldest ones beyond the limit; if the disk is full or read-only, warn once.
 
-    A disk that is full or read-only is said once, and nothing is written.
+    Args:
+        root: the folder of the cache.
+        values: the description of the entry.
+        fill: writes its files into a folder, and returns more values for the description.
 
     Returns:
         Whether it is written.
-
-    Args:
-        root: the cache's folder.
-        values: what the entry says of itself.
-        fill: writes its files into a folder, and returns what else it says of itself.
     """
     path = root / FOLDER / hashlib.sha256(os.urandom(32)).hexdigest()
     temporary = path.with_name(temporary_name())
@@ -80,13 +78,13 @@ def write_entry(root: Path, values: JsonObject, fill: Callable[[Path], JsonObjec
 
 
 def mark_used(path: Path) -> None:
-    """Let an entry be the last one to be removed."""
+    """Mark an entry as used, so that others are removed before it."""
     with suppress(OSError):
         os.utime(path / ENTRY)
 
 
 def remove_entry(path: Path) -> None:
-    """Remove an entry; no other process sees half of it, and one that has mapped its files keeps them.
+    """Remove an entry at once for other processes; those that have opened its files keep them.
 
     Raises:
         OSError: it cannot be removed.
@@ -98,7 +96,7 @@ def remove_entry(path: Path) -> None:
 
 
 def remove_damaged(path: Path, error: Exception) -> None:
-    """Say that an entry is damaged and remove it, unless another process has removed it."""
+    """Remove a damaged entry with a warning, unless another process has removed it."""
     if not path.is_dir():
         return
     log.warning("%s: what is cached there is damaged (%s) and is made again", path, _reason(error))
@@ -107,7 +105,7 @@ def remove_damaged(path: Path, error: Exception) -> None:
 
 
 def size_limit() -> int:
-    """Return how many bytes the cache may take: $FORETOKEN_CACHE_LIMIT, or 10 GB.
+    """Return the largest size of the cache in bytes: $FORETOKEN_CACHE_LIMIT, or 10 GB.
 
     Raises:
         ConfigError: the variable is no size.
@@ -119,21 +117,21 @@ def size_limit() -> int:
     text = os.environ.get(LIMIT_VARIABLE, "").strip()
     if not text:
         return DEFAULT_LIMIT
-    found = re.fullmatch(r"(\d{1,15}(?:\.\d{1,9})?)\s*([kmgt]?b)?", text.lower(), re.ASCII)
-    if found is None:
+    match = re.fullmatch(r"(\d{1,15}(?:\.\d{1,9})?)\s*([kmgt]?b)?", text.lower(), re.ASCII)
+    if match is None:
         raise ConfigError(f"{LIMIT_VARIABLE}: got {quoted(text)}, expected a size, e.g. 500MB or 10GB")
-    return int(float(found[1]) * _UNITS[found[2] or ""])
+    return int(float(match[1]) * _UNITS[match[2] or ""])
 
 
 def keep_below(limit: int, root: Path, *, newest: Path) -> None:
     """Remove the least recently used entries until the rest is within the limit; the newest one stays."""
-    found = []
+    files = []
     for path in entry_folders(root):
         with suppress(OSError):  # another process has removed it
             used = (path / ENTRY if (path / ENTRY).exists() else path).stat().st_mtime
-            found.append((path == newest, used, path, sum(file.stat().st_size for file in path.iterdir())))
-    total = sum(size for *_, size in found)
-    for *_, path, size in sorted(found):
+            files.append((path == newest, used, path, sum(file.stat().st_size for file in path.iterdir())))
+    total = sum(size for *_, size in files)
+    for *_, path, size in sorted(files):
         if total <= limit:
             return
         log.debug("%s: removed, as the cache is beyond its limit of %d bytes", path, limit)
@@ -149,7 +147,7 @@ def _say_unusable(folder: Path, reason: str) -> None:
 
 @cache
 def code_digest(parts: tuple[str, ...]) -> str:
-    """Return a digest of code that makes entries: a change of it makes other entries."""
+    """Return a digest of the code that computes entries, so that a change of it makes old entries invalid."""
     root = Path(__file__).parents[2]
     files = sorted(file for part in parts for file in (root / part).rglob("*.py"))
     return _digest([__version__, *(f"{file.relative_to(root)} {file_digest(file)}" for file in files)])

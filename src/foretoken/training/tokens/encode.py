@@ -17,21 +17,21 @@ from foretoken.training.options import ChunkOptions
 from foretoken.training.tokens.beginnings import beginnings
 
 log = logging.getLogger(__name__)
-TokenColumns: TypeAlias = dict[str, list[Any]]  # of such a table
-TokenRow: TypeAlias = dict[str, list[int]]  # input_ids, and token_type_ids of pairs where the model reads them
+TokenColumns: TypeAlias = dict[str, list[Any]]
+TokenRow: TypeAlias = dict[str, list[int]]  # input_ids, and token_type_ids of pairs if the model reads them
 _NO_LIMIT = 10**9  # tokenizers that know no maximum report a huge number
 _TEXTS_AT_ONCE, _CHARACTERS_AT_ONCE = 1000, 4_000_000
-_UNKNOWN = 512  # tokens per document where neither model nor tokenizer names a number, as T5 was pretrained
+_UNKNOWN = 512  # max_length if neither model nor tokenizer names one; T5 was pretrained with it
 
 
 @dataclass(frozen=True)
 class Truncation:
-    """How many documents lost their end, and how long they were before.
+    """The lengths of documents, and how many of them were truncated.
 
     Attributes:
-        lengths: how many documents had so many tokens, untruncated.
-        truncated: how many lost tokens.
-        partly: how many were so long that only their beginning was tokenised, and count as long as that.
+        lengths: the number of documents of each untruncated length.
+        truncated: the number of documents that lost tokens.
+        partly: the number of documents of which only the beginning was tokenised and counted.
     """
 
     lengths: Counter[int] = field(default_factory=Counter)
@@ -39,17 +39,17 @@ class Truncation:
     partly: int = 0
 
     def __add__(self, other: Truncation) -> Truncation:
-        """Return the counts of both."""
+        """Return the sum of both counts."""
         return Truncation(self.lengths + other.lengths, self.truncated + other.truncated, self.partly + other.partly)
 
     @property
     def documents(self) -> int:
-        """How many there are."""
+        """The number of documents."""
         return self.lengths.total()
 
     @property
     def longest(self) -> int:
-        """Tokens of the longest one, untruncated."""
+        """The tokens of the longest document, untruncated."""
         return max(self.lengths, default=0)
 
     @property
@@ -61,13 +61,13 @@ class Truncation:
         return tuple(int(value) for value in quantiles)
 
     def to_dict(self) -> dict[str, Any]:
-        """Return what a record says of them."""
+        """Return the values for a record."""
         names = ("documents", "truncated", "longest", "length_quantiles", "partly")
         return {name: getattr(self, name) for name in names}
 
 
 def count_lengths(lengths: Sequence[int], limit: int | None, partly: int = 0) -> Truncation:
-    """Return the counts for documents of these untruncated lengths; what is beyond the limit is cut off.
+    """Return the counts of documents of these untruncated lengths, which are cut to the limit.
 
     >>> count_lengths([3, 9], limit=5).truncated
     1
@@ -78,11 +78,11 @@ def count_lengths(lengths: Sequence[int], limit: int | None, partly: int = 0) ->
 
 @dataclass(frozen=True)
 class TokenRules:
-    """What a model asks of a document's token ids.
+    """The requirements of a model on token ids.
 
     Attributes:
-        end_token: stands at the end of every document, and nowhere else; None: as the tokenizer leaves it.
-        vocab_size: ids from here on have no embedding; None: not known.
+        end_token: the token that must end every document, and occur nowhere else; None for none.
+        vocab_size: the number of embeddings; None if not known.
     """
 
     end_token: int | None = None
@@ -91,12 +91,14 @@ class TokenRules:
 
 @dataclass(frozen=True)
 class EncodeSettings:
-    """How documents become tokens.
+    """The settings of tokenisation.
 
     Attributes:
-        max_length: tokens that the model reads at once.
-        chunks: how what is longer is read; None: it is cut off.
-        max_tokens: of a document at most; None: all are read.
+        tokenizer: the tokenizer.
+        max_length: the tokens that the model reads at once.
+        rules: the requirements of the model.
+        chunks: how longer documents are read; None: they are cut off.
+        max_tokens: the most tokens that are read of a document; None: all.
     """
 
     tokenizer: PreTrainedTokenizerBase
@@ -107,17 +109,17 @@ class EncodeSettings:
 
     @property
     def is_cut(self) -> bool:
-        """Whether a document is read as far as the model reads at once, or less."""
+        """Whether documents are cut to ``max_length`` or less, so that one chunk holds them."""
         return self.chunks is None or (self.max_tokens is not None and self.max_tokens <= self.max_length)
 
     @property
     def limit(self) -> int | None:
-        """Tokens of a document that are read; None: all."""
+        """The most tokens that are read of a document; None: all."""
         return min(self.max_length, self.max_tokens or self.max_length) if self.is_cut else self.max_tokens
 
 
 def token_rules(config: PretrainedConfig) -> TokenRules:
-    """Return the rules of a model: encoder-decoders classify by the state of the one end token."""
+    """Return the rules of a model; encoder-decoders classify by the state of the end token."""
     return TokenRules(
         end_token=config.eos_token_id if config.is_encoder_decoder else None,
         vocab_size=getattr(config.get_text_config(), "vocab_size", None),
@@ -125,28 +127,28 @@ def token_rules(config: PretrainedConfig) -> TokenRules:
 
 
 def position_limit(config: PretrainedConfig) -> int | None:
-    """Return how many tokens have a position in this model; None for a family without such a number, like T5."""
+    """Return the number of positions of a model; None for families without a limit, like T5."""
     positions = getattr(config, "max_position_embeddings", None)
     return positions - position_offset(config) if positions else None
 
 
 def reads_beyond(config: PretrainedConfig) -> bool:
-    """Tell models that can compute positions beyond their limit (rotary, relative) from those that look them up."""
+    """Tell whether a model can read beyond its limit: its positions are computed (rotary, relative), not looked up."""
     rotary = any(getattr(config, name, None) for name in ("rope_parameters", "rope_theta"))
     return rotary or position_limit(config) is None or not getattr(config, "position_biased_input", True)
 
 
 def model_max_length(config: PretrainedConfig, tokenizer: PreTrainedTokenizerBase) -> int:
-    """Return the tokens that a document may have where the recipe names no number."""
+    """Return the default of ``max_length``: the smaller of the limits of model and tokenizer."""
     limits = (position_limit(config), tokenizer.model_max_length)
     return min((limit for limit in limits if limit and limit < _NO_LIMIT), default=_UNKNOWN)
 
 
 def chosen_max_length(wanted: int | None, config: PretrainedConfig, tokenizer: PreTrainedTokenizerBase) -> int:
-    """Return the recipe's max_length, or the model's.
+    """Return the ``max_length`` of the recipe, or the default of the model.
 
     Raises:
-        ConfigError: it is more than there are positions.
+        ConfigError: it is more than the model has positions.
     """
     if wanted is None:
         return model_max_length(config, tokenizer)
@@ -164,7 +166,7 @@ def chosen_max_length(wanted: int | None, config: PretrainedConfig, tokenizer: P
 
 @dataclass(frozen=True)
 class Encoded:
-    """Token ids of some documents, and what truncation cost."""
+    """The token ids of some documents, and their lengths before truncation."""
 
     input_ids: list[list[int]]
     truncation: Truncation
@@ -173,7 +175,7 @@ class Encoded:
 def encode(
     texts: Sequence[str], tokenizer: PreTrainedTokenizerBase, *, max_length: int, rules: TokenRules | None = None
 ) -> Encoded:
-    """Tokenise documents of any length; what is beyond `max_length` is cut off and counted.
+    """Tokenise documents, cut to ``max_length``.
 
     Raises:
         DataError: a document has no tokens.
@@ -185,9 +187,9 @@ def encode(
     begun = beginnings(texts, tokenizer, max_length, rules.end_token)
     for place in _batches(begun.texts):
         batch = begun.texts[place]
-        found = _tokens(tokenizer, batch)
-        whole = found["input_ids"]
-        cut = [row["input_ids"] for row in cut_rows(found, tokenizer, batch, max_length=max_length)]
+        tokens = _tokens(tokenizer, batch)
+        whole = tokens["input_ids"]
+        cut = [row["input_ids"] for row in cut_rows(tokens, tokenizer, batch, max_length=max_length)]
         lengths.extend(len(_ended(ids, rules.end_token) if _is_odd(ids, rules) else ids) for ids in whole)
         ids_kept = [
             _ended(ids, rules.end_token, max_length) if _is_odd(short, rules) else short
@@ -203,12 +205,11 @@ def token_sequences(texts: Sequence[str], settings: EncodeSettings, *, may_be_em
     """Return the tokens of every text, without special ones.
 
     Raises:
-        DataError: a text has no tokens, and none may be so.
+        DataError: a text has no tokens, unless ``may_be_empty``.
         BackboneError: a token has no embedding in the model.
     """
     rows: list[list[int]] = []
-    for place in _batches(texts):
-        batch = list(texts[place])
+    for batch in [list(texts[rows]) for rows in _batches(texts)]:
         ids = _tokens(settings.tokenizer, batch, special=False)["input_ids"]
         if not may_be_empty:
             refuse_empty(batch, ids)
@@ -220,7 +221,7 @@ def token_sequences(texts: Sequence[str], settings: EncodeSettings, *, may_be_em
 def pair_sequences(
     texts: Sequence[str], pairs: Sequence[str], settings: EncodeSettings
 ) -> tuple[list[TokenRow], list[int]]:
-    """Return the tokens of pairs of texts, cut to the length, and how many each had.
+    """Return the tokens of pairs of texts, cut to ``max_length``, and their lengths before the cut.
 
     Raises:
         DataError: a pair has no tokens.
@@ -228,38 +229,39 @@ def pair_sequences(
     """
     rows: list[TokenRow] = []
     lengths: list[int] = []
-    for place in _batches(texts, pairs):
-        sides = list(texts[place]), list(pairs[place])
-        found = _tokens(settings.tokenizer, *sides)
-        refuse_empty(sides[0], found["input_ids"])
-        refuse_without_embedding(found["input_ids"], settings.rules)
-        lengths += map(len, found["input_ids"])
-        rows += cut_rows(found, settings.tokenizer, *sides, max_length=settings.max_length)
+    for batch in _batches(texts, pairs):
+        sides = list(texts[batch]), list(pairs[batch])
+        tokens = _tokens(settings.tokenizer, *sides)
+        refuse_empty(sides[0], tokens["input_ids"])
+        refuse_without_embedding(tokens["input_ids"], settings.rules)
+        lengths += map(len, tokens["input_ids"])
+        rows += cut_rows(tokens, settings.tokenizer, *sides, max_length=settings.max_length)
     return rows, lengths
 
 
 def cut_rows(
-    found: BatchEncoding,
+    tokens: BatchEncoding,
     tokenizer: PreTrainedTokenizerBase,
     texts: Sequence[str],
     pairs: Sequence[str] | None = None,
     *,
     max_length: int,
 ) -> list[TokenRow]:
-    """Return the tokens of every row as the tokenizer would cut them, which does not say how many there were.
+    """Return the tokens of every row, cut as the tokenizer would, which does not tell the length before the cut.
 
-    Tokenizers in Python do not know which text a token is of; what is too long is tokenised once more by them.
+    Tokenizers in Python do not tell which text a token is of; rows that are too long are tokenised again.
     """
-    names = ["input_ids", *(["token_type_ids"] if pairs is not None and "token_type_ids" in found else [])]
-    rows = [{name: list(found[name][row]) for name in names} for row in range(len(texts))]
+    names = ["input_ids", *(["token_type_ids"] if pairs is not None and "token_type_ids" in tokens else [])]
+    rows = [{name: list(tokens[name][row]) for name in names} for row in range(len(texts))]
     long = [row for row, values in enumerate(rows) if len(values["input_ids"]) > max_length]
     again = []
     for row in long:
-        places = kept_places(found.sequence_ids(row), max_length, tokenizer.truncation_side) if found.is_fast else None
+        owners = tokens.sequence_ids(row) if tokens.is_fast else []
+        places = kept_places(owners, max_length, tokenizer.truncation_side) if owners else None
         if places is None:
             again.append(row)
         else:
-            rows[row] = {name: [values[place] for place in places] for name, values in rows[row].items()}
+            rows[row] = {name: [values[position] for position in places] for name, values in rows[row].items()}
     if again:
         sides = [None if side is None else [side[row] for row in again] for side in (texts, pairs)]
         short = _tokens(tokenizer, *sides, truncation="longest_first", max_length=max_length)
@@ -269,14 +271,14 @@ def cut_rows(
 
 
 def kept_places(owners: Sequence[int | None], max_length: int, side: str) -> list[int] | None:
-    """Return which tokens of a text, or a pair, are kept; None where there is no room beside the special ones.
+    """Return the positions of the tokens of a text or pair that are kept; None if special tokens leave no room.
 
     A pair loses tokens of its longer text until both are of one length, then of both.
 
     Args:
-        owners: the number of the text that each token is of, 0 or 1; None for special tokens.
-        max_length: how many tokens are kept.
-        side: at which side of a text tokens go.
+        owners: the text that each token is of, 0 or 1; None for special tokens.
+        max_length: the most tokens that are kept.
+        side: the side at which texts lose tokens.
 
     >>> kept_places([None, 0, 0, 0, None, 1, None], 6, "right")
     [0, 1, 2, 4, 5, 6]
@@ -297,16 +299,16 @@ def kept_places(owners: Sequence[int | None], max_length: int, side: str) -> lis
         kept = [room, 0]
     first = [count - left if side == "left" else 0 for count, left in zip(counts, kept, strict=True)]
     seen, places = [0, 0], []
-    for place, owner in enumerate(owners):
+    for position, owner in enumerate(owners):
         if owner is None or first[owner] <= seen[owner] < first[owner] + kept[owner]:
-            places.append(place)
+            places.append(position)
         if owner is not None:
             seen[owner] += 1
     return places
 
 
 def describe(counts: Truncation, settings: EncodeSettings | None) -> str:
-    """Say in words how many documents were truncated, and how many are read in chunks."""
+    """Return a line for the log: how many documents were truncated, and how many are read in chunks."""
     limit, size = (None, counts.longest) if settings is None else (settings.limit, settings.max_length)
     is_whole = settings is not None and not settings.is_cut
     chunked = sum(count for length, count in counts.lengths.items() if length > size) if is_whole else 0
@@ -325,7 +327,7 @@ def describe(counts: Truncation, settings: EncodeSettings | None) -> str:
 
 
 def _batches(texts: Sequence[str], pairs: Sequence[str] | None = None) -> Iterator[slice]:
-    """Yield which texts to tokenise at once: a tokenizer holds a kilobyte per token until it is done with all."""
+    """Yield slices of texts to tokenise at once: a tokenizer needs about a kilobyte of memory per token."""
     sizes = [len(text) + len(pair) for text, pair in zip(texts, pairs or [""] * len(texts), strict=True)]
     start = characters = 0
     for number, size in enumerate(sizes):
@@ -355,20 +357,20 @@ def _is_odd(ids: Sequence[int], rules: TokenRules) -> bool:
 
 
 def _ended(ids: Sequence[int], end_token: int | None, max_length: int | None = None) -> list[Any]:
-    """Let a document end with the end token, whatever the tokenizer adds; written in the text it is left out."""
+    """Return a document with the end token at its end alone."""
     kept = [token for token in ids if token != end_token]
     return [*(kept if max_length is None else kept[: max_length - 1]), end_token]
 
 
 def refuse_empty(texts: Sequence[str], documents: Sequence[Sequence[int]]) -> None:
-    """Raise a DataError where the tokenizer makes nothing of a text."""
+    """Raise a DataError if a text has no tokens."""
     empty = next((text for text, ids in zip(texts, documents, strict=True) if not ids), None)
     if empty is not None:
         raise DataError(f"the tokenizer makes no tokens of the document {empty[:60]!r}; leave it out of the data")
 
 
 def refuse_without_embedding(documents: Iterable[Sequence[int]], rules: TokenRules) -> None:
-    """Raise a BackboneError where a token of the documents has no embedding in the model."""
+    """Raise a BackboneError if a token has no embedding in the model."""
     highest = max((max(ids) for ids in documents if ids), default=0)
     if rules.vocab_size is not None and highest >= rules.vocab_size:
         raise BackboneError(

@@ -19,14 +19,14 @@ from foretoken.errors import ConfigError
 from foretoken.methods.base import ForetokenConfig
 from foretoken.quiet import quiet_transformers
 
-Rows = list[int] | dict[str, list[int]]  # token numbers, or those of several modules by their names
+Rows = list[int] | dict[str, list[int]]  # token ids, of one module or by the names of modules
 
 
 def add_new_tokens(model: PreTrainedModel, tokenizer: PreTrainedTokenizerBase, tokens: Sequence[str]) -> list[int]:
-    """Add tokens to tokenizer and model, in place, and return their numbers; one that is known already keeps its row.
+    """Add tokens to tokenizer and model, in place, and return their ids; known tokens keep their embeddings.
 
-    A new row starts as the mean of the rows of the words in the token's name (`<subject>`: subject), in the output
-    too where that has rows of its own; as the mean of all rows where the tokenizer knows none of the words.
+    A new embedding, of the input or output, starts as the mean of those of the words in the token's name (`<subject>`:
+    subject), or as the mean of all if the tokenizer knows none of the words.
     """
     if not tokens:
         return []
@@ -43,7 +43,7 @@ def add_new_tokens(model: PreTrainedModel, tokenizer: PreTrainedTokenizerBase, t
 
 
 def match_vocabulary(model: PreTrainedModel, tokenizer: PreTrainedTokenizerBase) -> None:
-    """Give the model a row for every token, in place; each new one is the mean of the old ones."""
+    """Give the model an embedding for every token, in place; new ones are the mean of the old ones."""
     table: Any = model.get_input_embeddings()
     before = table.weight.shape[0]
     if len(tokenizer) <= before:
@@ -55,10 +55,10 @@ def match_vocabulary(model: PreTrainedModel, tokenizer: PreTrainedTokenizerBase)
 
 
 def with_trained_rows(config: PeftConfig, model: PreTrainedModel, numbers: Sequence[int]) -> PeftConfig:
-    """Return an adapter's config that also trains the embeddings of these tokens.
+    """Return the config of an adapter that also trains the embeddings of these tokens.
 
     Raises:
-        ConfigError: the config trains tokens of single modules, or is of a method that cannot train them.
+        ConfigError: the method cannot train embeddings, or its config names modules for them.
     """
     if not numbers:
         return config
@@ -80,7 +80,7 @@ def has_trained_rows(config: PeftConfig) -> bool:
 
 @contextmanager
 def rows_alone(model: nn.Module) -> Iterator[None]:
-    """Let an adapter be saved with its trained rows alone: peft adds the whole table where it has grown."""
+    """Save an adapter with its trained embeddings alone: peft would add a table that has grown."""
     if not isinstance(model, PeftModel) or not any(map(has_trained_rows, model.peft_config.values())):
         yield
         return
@@ -93,14 +93,14 @@ def rows_alone(model: nn.Module) -> Iterator[None]:
 
 
 def _words(token: str, tokenizer: PreTrainedTokenizerBase) -> list[int]:
-    """Return the tokens of the words in a token's name."""
+    """Return the ids of the words in a token's name."""
     text = " ".join(re.findall(r"[^\W_]+", token))
-    found = tokenizer(text, add_special_tokens=False)["input_ids"] if text else []
-    return [number for number in found if number != tokenizer.unk_token_id]
+    ids = tokenizer(text, add_special_tokens=False)["input_ids"] if text else []
+    return [number for number in ids if number != tokenizer.unk_token_id]
 
 
 def _tables(model: PreTrainedModel) -> dict[str, Tensor]:
-    """Return the tables of embeddings by their modules' paths: the input's, and the output's where it has its own."""
+    """Return the embeddings of the input, and those of the output if it has its own, by the paths of their modules."""
     tables: dict[str, Tensor] = {}
     modules: tuple[Any, ...] = (model.get_input_embeddings(), model.get_output_embeddings())
     for module in modules:

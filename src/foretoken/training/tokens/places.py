@@ -1,4 +1,4 @@
-"""Where in a document the tokens stand that a model reads of it."""
+"""The places in a document of the tokens that a model reads."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ SPECIAL = -1  # the place of a token that is not of the text
 
 @dataclass(frozen=True)
 class Span:
-    """A piece of a document: its first character, the one behind its last, and 1 for the second text of a pair."""
+    """A piece of a document: its first character, the one after its last, and 1 for the second text of a pair."""
 
     start: int
     end: int
@@ -30,11 +30,11 @@ class Span:
 
 @dataclass(frozen=True)
 class PlacedTokens:
-    """What a model reads of a document, and where that stands.
+    """The tokens that a model reads of a document, and their places in it.
 
     Attributes:
-        rows: the document, or its chunks, as the model reads them.
-        spans: where each token of the text stands.
+        rows: the tokens of the document, or of its chunks.
+        spans: the span of each token of the text.
         places: for every token of every row the number of its span, or :data:`SPECIAL`.
     """
 
@@ -44,7 +44,7 @@ class PlacedTokens:
 
 
 def place_tokens(text: str, pair: str | None, settings: EncodeSettings) -> PlacedTokens:
-    """Return what a model reads of a text, or a pair, and where it stands.
+    """Return the tokens that a model reads of a text or pair, and their places.
 
     Raises:
         BackboneError: the tokenizer does not tell where its tokens are.
@@ -76,15 +76,15 @@ def _in_chunks(text: str, rows: list[TokenRow], settings: EncodeSettings, option
 def _pair_in_chunks(text: str, pair: str, rows: list[TokenRow], settings: EncodeSettings) -> PlacedTokens:
     options, most = settings.chunks, settings.max_tokens
     assert options is not None
-    found = settings.tokenizer(text, pair, return_offsets_mapping=True, return_attention_mask=False, verbose=False)
-    owners = found.sequence_ids(0)
+    tokens = settings.tokenizer(text, pair, return_offsets_mapping=True, return_attention_mask=False, verbose=False)
+    owners = tokens.sequence_ids(0)
     kept = list(range(len(owners))) if most is None else kept_places(owners, most, "right") or []
-    owners = [owners[place] for place in kept]
-    in_rows = pair_places(owners, [found["input_ids"][place] for place in kept], settings, options)
-    of_text = [place for place, owner in enumerate(owners) if owner is not None]
-    numbers = {place: number for number, place in enumerate(of_text)}
-    places = [[numbers.get(place, SPECIAL) for place in row] for row in in_rows]
-    stands = [(owners[place], *found["offset_mapping"][kept[place]]) for place in of_text]
+    owners = [owners[position] for position in kept]
+    in_rows = pair_places(owners, [tokens["input_ids"][position] for position in kept], settings, options)
+    of_text = [position for position, owner in enumerate(owners) if owner is not None]
+    numbers = {position: number for number, position in enumerate(of_text)}
+    places = [[numbers.get(position, SPECIAL) for position in row] for row in in_rows]
+    stands = [(owners[position], *tokens["offset_mapping"][kept[position]]) for position in of_text]
     return PlacedTokens(rows, [_span((text, pair)[side], start, end, side) for side, start, end in stands], places)
 
 
@@ -95,19 +95,19 @@ def _whole(text: str, pair: str | None, row: TokenRow, settings: EncodeSettings)
     tokens = tokenizer(*begun, return_offsets_mapping=True, return_attention_mask=False, verbose=False)
     owners, ids = tokens.sequence_ids(0), tokens["input_ids"]
     kept = list(range(len(ids))) if len(ids) <= length else kept_places(owners, length, tokenizer.truncation_side) or []
-    if [ids[place] for place in kept] != row["input_ids"]:  # it had its end token elsewhere, too
-        kept = [place for place in range(len(ids)) if ids[place] != end][: length - 1]
-    of_text = [place for place in kept if owners[place] is not None]
-    numbers = {place: number for number, place in enumerate(of_text)}
-    places = [numbers.get(place, SPECIAL) for place in kept]
+    if [ids[position] for position in kept] != row["input_ids"]:  # the text contains the end token
+        kept = [position for position in range(len(ids)) if ids[position] != end][: length - 1]
+    of_text = [position for position in kept if owners[position] is not None]
+    numbers = {position: number for number, position in enumerate(of_text)}
+    places = [numbers.get(position, SPECIAL) for position in kept]
     offsets = tokens["offset_mapping"]
-    stands = [(owners[place], *offsets[place]) for place in of_text]
-    found = [_span(texts[side], start, end, side) for side, start, end in stands]
-    return PlacedTokens([row], found, [places + [SPECIAL] * (length - len(places))])
+    stands = [(owners[position], *offsets[position]) for position in of_text]
+    spans = [_span(texts[side], start, end, side) for side, start, end in stands]
+    return PlacedTokens([row], spans, [places + [SPECIAL] * (length - len(places))])
 
 
 def _span(text: str, start: int, end: int, side: int = 0) -> Span:
-    """Return the span of a token without the blanks around it, unless there is nothing else."""
+    """Return the span of a token without the blanks around it, unless it is blank."""
     token = text[start:end]
     if token.isspace():
         return Span(start, end, side)

@@ -15,13 +15,13 @@ from foretoken.training.tokens.texts import check_offsets, special_frame, with_o
 from foretoken.training.tokens.windows import Windows
 
 log = logging.getLogger(__name__)
-_OVERLAP = 128  # as Devlin et al. 2019 and those after them read SQuAD
+_OVERLAP = 128  # as Devlin et al. 2019 for SQuAD
 _Tokens: TypeAlias = tuple[list[int], list[tuple[int, int]]]  # and the characters of each
 _COLUMNS = ("sequences", "windows", "asked", "front", "begins", "ends", "length")
 
 
 def encode_questions(split: Table, settings: EncodeSettings, overlap: int | None) -> tuple[TokenColumns, Truncation]:
-    """Return the columns of questions and contexts, and how long they are; no context is cut.
+    """Return the token columns of questions and contexts, and their lengths; contexts are not cut.
 
     ``sequences``: one per window. ``windows``: first token of each, numbered in the context, and the one after its
     last, one pair after the other. ``asked`` tokens of a window are the first special ones and the question, ``front``
@@ -49,9 +49,9 @@ def encode_questions(split: Table, settings: EncodeSettings, overlap: int | None
 
 @dataclass
 class _QuestionReader:
-    """Makes tokens of questions and contexts; the special tokens stand before, between and after the two.
+    """Tokenises questions and contexts, with special tokens before, between and after the two.
 
-    ``types`` are the token types of a question and of a context; None: the model has none.
+    ``types`` are the token types of a question and of a context; None if the model has none.
     """
 
     settings: EncodeSettings
@@ -65,7 +65,7 @@ class _QuestionReader:
 
     @classmethod
     def of(cls, settings: EncodeSettings, overlap: int | None) -> _QuestionReader:
-        """Return what reads for a model, with the special tokens that its tokenizer puts around a pair of texts."""
+        """Return a reader with the special tokens that the tokenizer puts around a pair of texts."""
         check_offsets(settings)
         whole = settings.tokenizer("a", "a", verbose=False)
         ids, owners = list(whole["input_ids"]), whole.sequence_ids(0)
@@ -102,7 +102,7 @@ class _QuestionReader:
 
     @property
     def _most(self) -> int:
-        """Tokens of a question at most: half of what there is room for."""
+        """The most tokens of a question: half of the room for both texts."""
         return (self.settings.max_length - len(self.before) - len(self.between) - len(self.after)) // 2
 
     def _asked(self, name: str, question: str) -> list[int]:
@@ -140,19 +140,19 @@ class _QuestionReader:
 
 
 def _bare(text: str, begin: int, end: int) -> tuple[int, int]:
-    """Return the characters of a token without white space, which some tokenizers count to it."""
-    part = text[begin:end]
-    return begin + len(part) - len(part.lstrip()), end - len(part) + len(part.rstrip())
+    """Return the characters of a token without white space around it."""
+    token = text[begin:end]
+    return begin + len(token) - len(token.lstrip()), end - len(token) + len(token.rstrip())
 
 
 def _kept(row: dict[str, Any], spans: Sequence[Sequence[int]]) -> list[tuple[tuple[int, int], tuple[int, int]]]:
-    """Return first and last token, and the characters, of spans; those that have no tokens are left out."""
-    found = [(tokens_of(row["begins"], row["ends"], begin, end), (begin, end)) for begin, end in spans]
-    return [(tokens, span) for tokens, span in found if tokens is not None]
+    """Return first and last token, and the characters, of the spans that have tokens."""
+    pairs = [(tokens_of(row["begins"], row["ends"], begin, end), (begin, end)) for begin, end in spans]
+    return [(tokens, span) for tokens, span in pairs if tokens is not None]
 
 
 def tokens_of(begins: Sequence[int], ends: Sequence[int], begin: int, end: int) -> tuple[int, int] | None:
-    """Return the first and the last token that have characters of a span; None where there are none.
+    """Return the first and the last token that have characters of a span; None if there are none.
 
     >>> tokens_of([0, 4, 8], [3, 7, 9], 5, 9)
     (1, 2)
@@ -166,8 +166,5 @@ def _say(rows: Sequence[dict[str, Any]], max_length: int) -> None:
     longer = sum(len(row["sequences"]) > 1 for row in rows)
     if longer:
         log.info("%d of %d contexts do not fit into %d tokens, read in windows", longer, len(rows), max_length)
-    cut = sum(row["is_cut"] for row in rows)
-    if cut:
-        log.warning(
-            "%d of %d questions take half of max_length or more; what is beyond that is cut off", cut, len(rows)
-        )
+    if cut := sum(row["is_cut"] for row in rows):
+        log.warning("%d of %d questions take half of max_length or more, and are cut to that", cut, len(rows))

@@ -1,8 +1,8 @@
-"""Hidden states of texts on disk, found by the texts' tokens: what frozen layers compute is computed once.
+"""Hidden states of texts on disk, by their tokens, so that frozen layers run once.
 
-An entry of the cache holds the states of some texts, one after the other in ``states.bin``, which stays open, and in
-``index.npy`` where each text's begin, with a checksum. Entries of one key belong together: a run adds an
-entry of the texts that no other has yet, so that data sets, splits and folds share what they have in common.
+An entry of the cache holds the states of some texts in ``states.bin``, and the begin, end and checksum of each text in
+``index.npy``. Entries of one key belong together: a run adds an entry of the texts that have no states yet, so that
+data sets, splits and folds share states.
 
 Shapes: S texts, N tokens of the longest, D model width.
 """
@@ -48,14 +48,14 @@ _CODE = ("attention", "backbones", "tuner")
 
 
 def store_key(ingredients: JsonObject) -> str:
-    """Return the key of states that these ingredients make, by this version of the code."""
+    """Return the key of the states computed from these ingredients with this version of the code."""
     libraries = {name: version(name) for name in ("torch", "transformers")}
     made_by = {"format": FORMAT, "code": code_digest(_CODE), **libraries, **ingredients}
     return hashlib.sha256(json.dumps(made_by, sort_keys=True, default=str).encode()).hexdigest()
 
 
 class StateFile(FileIO):
-    """A file that is open for as long as something has it; mapped, all that was read would count as held."""
+    """A file that closes when it is no longer used; a memory map would count as memory of the process."""
 
     def __del__(self) -> None:
         self.close()
@@ -63,7 +63,7 @@ class StateFile(FileIO):
 
 @dataclass(frozen=True)
 class StatePlace:
-    """Where the states of one text are, and in which entry."""
+    """The place of the states of one text: entry, file, begin and end."""
 
     entry: Path
     states: StateFile
@@ -74,13 +74,13 @@ class StatePlace:
 
 @dataclass
 class StateStore:
-    """The states of texts, by the texts' keys.
+    """The states of texts, by the keys of the texts.
 
     Attributes:
         root: the folder of the cache.
-        key: of all that the states depend on beside the tokens.
-        dtype: ``float32`` or ``float16``.
-        computed: what type the states had when they were computed.
+        key: a digest of everything that the states depend on beside the tokens.
+        dtype: the type on disk, ``float32`` or ``float16``.
+        computed: the type in which the states were computed.
     """
 
     root: Path
@@ -93,7 +93,7 @@ class StateStore:
 
     @classmethod
     def open(cls, key: str, *, dtype: str, width: int) -> StateStore | None:
-        """Return the store of a key with what it has; None where nothing is cached."""
+        """Open the store of a key; None if the cache is off."""
         root = cache_folder()
         if root is None:
             return None
@@ -103,12 +103,12 @@ class StateStore:
 
     @property
     def bytes_per_token(self) -> int:
-        """What the states of a token take."""
+        """The bytes of the states of one token."""
         return self.width * np.dtype(self.dtype).itemsize
 
     @contextmanager
     def alone(self) -> Iterator[None]:
-        """Wait until no other process adds to this store; what others have added is there then.
+        """Wait until no other process adds to this store, and read its new entries.
 
         Raises:
             OSError: the cache cannot be written to.
@@ -120,7 +120,7 @@ class StateStore:
             yield
 
     def refresh(self) -> None:
-        """Take up the entries that have been added; a damaged one is removed."""
+        """Read new entries; damaged ones are removed."""
         for path in sorted(entry_folders(self.root)):
             if path in self.read:
                 continue
@@ -130,7 +130,7 @@ class StateStore:
                     self._take(path, read_entry(path))
             except PermissionError:  # another user's
                 continue
-            except Exception as error:  # whatever it is: a cache is a help
+            except Exception as error:  # no error of the cache may end a run
                 self._drop(path, error)
 
     def _take(self, path: Path, entry: JsonObject) -> None:
@@ -150,7 +150,7 @@ class StateStore:
         mark_used(path)
 
     def fits(self, tokens: int) -> str | None:
-        """Return why the states of so many more tokens have no place; None where they have."""
+        """Return the reason why the states of so many tokens do not fit into the cache; None if they fit."""
         size, limit = tokens * self.bytes_per_token, size_limit()
         if size > limit:
             return f"they take {size / 1e9:.1f} GB, and the cache at most {limit / 1e9:.1f} GB (FORETOKEN_CACHE_LIMIT)"
@@ -160,18 +160,18 @@ class StateStore:
                 return f"they take {size / 1e9:.1f} GB, and {self.root} has {free / 1e9:.1f} GB left"
         return None
 
-    def add(self, made: Iterable[tuple[Key, Tensor]]) -> Rounding | None:
-        """Write the states (N_i, D) of texts as they are made, as one entry.
+    def add(self, stored: Iterable[tuple[Key, Tensor]]) -> Rounding | None:
+        """Write the states (N_i, D) of texts as one entry.
 
         Returns:
-            How they were rounded; None where nothing could be written.
+            The rounding error; None if they could not be written.
         """
         rounding = Rounding(self.dtype)
         records: list[tuple[np.void, int, int, int]] = []
 
         def fill(folder: Path) -> JsonObject:
             with (folder / STATES).open("wb") as file:
-                records.extend(self._written(file, made, rounding))
+                records.extend(self._written(file, stored, rounding))
             np.save(folder / INDEX, np.array(records, dtype=_RECORD), allow_pickle=False)
             return {"files": {INDEX: file_digest(folder / INDEX)}, "computed": rounding.computed}
 
@@ -180,28 +180,28 @@ class StateStore:
         return rounding if is_written else None
 
     def _written(
-        self, file: BinaryIO, made: Iterable[tuple[Key, Tensor]], rounding: Rounding
+        self, file: BinaryIO, stored: Iterable[tuple[Key, Tensor]], rounding: Rounding
     ) -> Iterator[tuple[np.void, int, int, int]]:
         start = 0
-        for key, states in made:
+        for key, states in stored:
             raw = rounding.rounded(states).tobytes()
             file.write(raw)
             yield np.void(key), start, start + len(states), zlib.crc32(raw)
             start += len(states)
 
     def get(self, key: Key) -> np.ndarray | None:
-        """Return the (N_i, D) states of a text; None where there are none.
+        """Return the (N_i, D) states of a text; None if there are none.
 
-        An entry with states that are not as they were written is removed as a whole, so that it is made again.
+        An entry with damaged states is removed.
         """
-        place = self.places.get(key)
-        if place is None:
+        entry = self.places.get(key)
+        if entry is None:
             return None
-        place.states.seek(place.start * self.bytes_per_token)
-        raw = place.states.read((place.stop - place.start) * self.bytes_per_token)
-        if zlib.crc32(raw) == place.checksum:
+        entry.states.seek(entry.start * self.bytes_per_token)
+        raw = entry.states.read((entry.stop - entry.start) * self.bytes_per_token)
+        if zlib.crc32(raw) == entry.checksum:
             return np.frombuffer(raw, dtype=self.dtype).reshape(-1, self.width)
-        self._drop(place.entry, ValueError("the states of a text are not what was written"))
+        self._drop(entry.entry, ValueError("the states of a text are not what was written"))
         return None
 
     def _drop(self, path: Path, error: Exception) -> None:
@@ -209,10 +209,10 @@ class StateStore:
         self.places = {key: place for key, place in self.places.items() if place.entry != path}
 
     def padded(self, keys: Iterable[Key], length: int) -> Tensor | None:
-        """Return the states of a batch's texts (S, N, D), zero where there is padding; None if some are not there."""
-        found = [self.get(key) for key in keys]
-        batch = torch.zeros(len(found), length, self.width, dtype=getattr(torch, self.dtype))
-        for row, states in enumerate(found):
+        """Return the states of the texts of a batch (S, N, D), padded with zeros; None if some are missing."""
+        rows = [self.get(key) for key in keys]
+        batch = torch.zeros(len(rows), length, self.width, dtype=getattr(torch, self.dtype))
+        for row, states in enumerate(rows):
             if states is None:
                 return None
             batch.numpy()[row, : len(states)] = states
@@ -221,7 +221,7 @@ class StateStore:
 
 @dataclass
 class Rounding:
-    """What writing the states as another type has changed."""
+    """The rounding error of writing states as another type."""
 
     dtype: str
     computed: str = ""
@@ -230,10 +230,10 @@ class Rounding:
     changes: float = 0.0
 
     def rounded(self, states: Tensor) -> np.ndarray:
-        """Return states as they are written.
+        """Return states in the type on disk.
 
         Raises:
-            OverflowError: the type cannot hold them.
+            OverflowError: they exceed its range.
         """
         self.computed = str(states.dtype).removeprefix("torch.")
         exact = states.float().numpy()

@@ -7,12 +7,12 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from itertools import pairwise
 
-NO_TOKEN = -1  # the place of a word that the tokenizer makes nothing of
+NO_TOKEN = -1  # the place of a word without tokens
 
 
 @dataclass(frozen=True)
 class Windows:
-    """A run of tokens in windows.
+    """A sequence of tokens in windows.
 
     Attributes:
         spans: begin and end of every window.
@@ -32,9 +32,9 @@ class Windows:
         return cls(tuple((begin, min(begin + size, length)) for begin in begins))
 
     def locate(self, position: int) -> tuple[int, int]:
-        """Return the window in which a token sees most on the side where it sees less, and its place in there.
+        """Return the window in which a token has most context on its shorter side, and its place in the window.
 
-        Two windows change over in the middle of what they share; where the text itself ends, nothing is missing.
+        Two windows are divided in the middle of their overlap.
 
         >>> windows = Windows.over(10, 4, 2)
         >>> [windows.locate(position) for position in range(10)]
@@ -46,18 +46,18 @@ class Windows:
 
 
 def first_tokens(words: Sequence[str], offsets: Sequence[tuple[int, int]]) -> list[int]:
-    """Return each word's first token, given every token's begin and end in the words joined by single blanks.
+    """Return the first token of each word, given begin and end of every token in the words joined by single blanks.
 
-    A token of the blank alone is no word's. A word without tokens has :data:`NO_TOKEN`.
+    A token that is only a blank belongs to no word. A word without tokens has :data:`NO_TOKEN`.
 
     >>> first_tokens(["New", "York", "?"], [(0, 3), (4, 6), (6, 8)])
     [0, 1, -1]
     """
-    found, token, begin = [], 0, 0
+    first, token, begin = [], 0, 0
     for word in words:
         end = begin + len(word)
         while token < len(offsets) and offsets[token][1] <= begin:
             token += 1
-        found.append(token if token < len(offsets) and offsets[token][0] < end else NO_TOKEN)
+        first.append(token if token < len(offsets) and offsets[token][0] < end else NO_TOKEN)
         begin = end + 1
-    return found
+    return first

@@ -1,7 +1,7 @@
 """Checkpoints of a run: which ones are whole, which one to go on from, which hold the best weights.
 
-A checkpoint's last file is `checksums.json`, with the SHA-256 of every other one. No place is remembered as a path: the
-best checkpoint is the one of the step that the Trainer's state names, in the run's folder wherever that lies now.
+The last file of a checkpoint is `checksums.json`, with the SHA-256 of every other one. The best checkpoint is found by
+the step in the Trainer's state, not by its path, so that the folder of a run can be moved.
 """
 
 from __future__ import annotations
@@ -21,24 +21,24 @@ from foretoken.saved_files import file_digest, readable_object
 log = logging.getLogger(__name__)
 STATE = "trainer_state.json"
 CHECKSUMS = "checksums.json"
-KEPT = 2  # checkpoints beside the best: one that is damaged has another before it
+KEPT = 2  # checkpoints beside the best, in case that one is damaged
 _PICKLED = ("optimizer.pt", "scheduler.pt")
 _UNREADABLE = (OSError, ValueError, RuntimeError, EOFError, KeyError, pickle.UnpicklingError)
 
 
 def seal(checkpoint: Path) -> None:
-    """Write the checksums of a checkpoint's files, which makes it whole."""
+    """Write the checksums of the files of a checkpoint, which makes it whole."""
     open_to_readers(checkpoint)
-    # what a killed process left half-written has a hidden name
+    # half-written files of a killed process have hidden names
     files = (path for path in checkpoint.rglob("[!.]*") if path.is_file() and path.name != CHECKSUMS)
     write_json(checkpoint / CHECKSUMS, {path.relative_to(checkpoint).as_posix(): _sha256(path) for path in files})
 
 
 def last_whole(folder: Path) -> Path | None:
-    """Return the newest checkpoint that is as it was written, and say which ones are passed over.
+    """Return the newest whole checkpoint, with a warning for damaged ones; None if there is none.
 
     Raises:
-        SaveError: the best weights so far, which are in another checkpoint, are gone or damaged.
+        SaveError: the best weights so far, which are in another checkpoint, are missing or damaged.
     """
     for checkpoint in newest_first(folder):
         if is_whole(checkpoint):
@@ -49,7 +49,7 @@ def last_whole(folder: Path) -> Path | None:
 
 
 def last_step(folder: Path) -> int:
-    """Return the step of the newest checkpoint that is whole; 0 where there is none.
+    """Return the step of the newest whole checkpoint; 0 if there is none.
 
     >>> last_step(getfixture("tmp_path"))
     0
@@ -58,15 +58,15 @@ def last_step(folder: Path) -> int:
 
 
 def newest_first(folder: Path) -> list[Path]:
-    """Return the checkpoints in a folder by their steps."""
+    """Return the checkpoints in a folder, the newest first."""
     return sorted((path for path in folder.glob("checkpoint-*") if _step(path) >= 0), key=_step, reverse=True)
 
 
 def best_of(checkpoint: Path) -> Path | None:
-    """Return the checkpoint that holds the best weights up to this one; None where no evaluation said which.
+    """Return the checkpoint with the best weights up to this one; None before the first evaluation.
 
     Raises:
-        SaveError: it is gone or damaged.
+        SaveError: it is missing or damaged.
     """
     step = read_state(checkpoint).get("best_global_step")
     return None if step is None else best_in(checkpoint.parent, step)
@@ -76,19 +76,19 @@ def best_in(folder: Path, step: int) -> Path:
     """Return the checkpoint of the best step.
 
     Raises:
-        SaveError: it is gone or damaged.
+        SaveError: it is missing or damaged.
     """
     best = folder / f"checkpoint-{step}"
     if not is_whole(best):
-        found = "is damaged" if best.is_dir() else "is not there"
+        state = "is damaged" if best.is_dir() else "is not there"
         raise SaveError(
-            f"{best}, which holds the best weights of this run, {found}; put it back, or begin anew with --restart"
+            f"{best}, which holds the best weights of this run, {state}; put it back, or begin anew with --restart"
         )
     return best
 
 
 def is_whole(checkpoint: Path) -> bool:
-    """Tell whether every file of a checkpoint is there and as it was written."""
+    """Tell whether every file of a checkpoint is present and unchanged."""
     if not (checkpoint / CHECKSUMS).exists():  # by an earlier version of foretoken, or cut short
         return _looks_whole(checkpoint)
     sums = readable_object(checkpoint / CHECKSUMS) or {}
@@ -96,12 +96,12 @@ def is_whole(checkpoint: Path) -> bool:
 
 
 def read_state(checkpoint: Path) -> JsonObject:
-    """Return the Trainer's state in a checkpoint; an empty one where there is none or it is cut short."""
+    """Return the Trainer's state in a checkpoint; empty if it is missing or damaged."""
     return readable_object(checkpoint / STATE) or {}
 
 
 def is_over(checkpoint: Path) -> bool:
-    """Tell whether training had stopped when the checkpoint was written, so that only the end is missing."""
+    """Tell whether training was over when the checkpoint was written."""
     state = read_state(checkpoint)
     control = state.get("stateful_callbacks", {}).get("TrainerControl", {})
     stopped = any(control.get(part, {}).get("should_training_stop") for part in ("attributes", "args"))
@@ -116,7 +116,7 @@ def rotate(folder: Path, best_step: int | None) -> None:
 
 
 def remove_checkpoints(folder: Path) -> None:
-    """Delete the checkpoints in a folder, and the folder where there was nothing else."""
+    """Delete the checkpoints in a folder, and the folder if it is empty then."""
     for checkpoint in newest_first(folder):
         remove(checkpoint)
     with suppress(OSError):
@@ -136,7 +136,7 @@ def _sha256(file: Path) -> str | None:
 
 
 def _looks_whole(checkpoint: Path) -> bool:
-    """Tell whether a checkpoint without checksums has every file that going on takes, and each can be read."""
+    """Tell whether a checkpoint without checksums has every file that resuming needs, and each can be read."""
     weights = list(checkpoint.glob("**/*.safetensors"))
     return (
         read_state(checkpoint).get("global_step") == _step(checkpoint)

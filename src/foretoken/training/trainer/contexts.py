@@ -1,4 +1,4 @@
-"""What surrounds a forward pass in training: short attention in float32, smooth labels."""
+"""Contexts of a forward pass in training: short attention in float32, label smoothing."""
 
 from __future__ import annotations
 
@@ -15,21 +15,15 @@ _SDPA = F.scaled_dot_product_attention
 
 
 class Float32Attention(TorchFunctionMode):
-    """While it is entered, SDPA on a CPU is in float32 if it needs a gradient, has no dropout, and 512 keys at most.
+    """Compute SDPA on a CPU in float32 if it needs a gradient, has no dropout, and at most 512 keys.
 
-    PyTorch's backward kernel for bfloat16 on CPUs multiplies many small matrices, and is slower there than the one for
-    float32: ten times and more at 30 keys, level at a thousand (``benchmarks/short_attention.py``). Dropout has another
-    kernel. What is given and returned keeps its type.
+    PyTorch's backward kernel for bfloat16 on CPUs is slower than the one for float32: ten times and more at 30 keys,
+    equal at a thousand (``benchmarks/short_attention.py``). Dropout uses another kernel. Inputs and outputs keep their
+    type.
     """
 
-    def __torch_function__(
-        self,
-        func: Callable,
-        types: Sequence[type],
-        args: Sequence[Any] = (),
-        kwargs: Mapping[str, object] | None = None,
-    ) -> object:
-        options = kwargs or {}
+    def __torch_function__(self, func: Callable, types: Any, args: Sequence[Any] = (), kwargs: Any = None) -> object:
+        options: Mapping[str, Any] = kwargs or {}
         if func is not _SDPA or len(args) < 3 or options.get("dropout_p") or not _is_slow(*args[:3]):
             return func(*args, **options)
         widened = {name: _wide(value) for name, value in options.items()}
@@ -38,26 +32,18 @@ class Float32Attention(TorchFunctionMode):
 
 
 class SmoothedLabels(TorchFunctionMode):
-    """While it is entered, every cross-entropy spreads this share of each label evenly over all classes.
+    """Apply label smoothing (Szegedy et al. 2016, section 7) to every cross-entropy.
 
-    Szegedy et al. 2016, section 7. The losses of transformers' own heads have no such option.
+    The losses of transformers' heads have no such option.
     """
 
     def __init__(self, share: float) -> None:
         super().__init__()
         self.share = share
 
-    def __torch_function__(
-        self,
-        func: Callable,
-        types: Sequence[type],
-        args: Sequence[Any] = (),
-        kwargs: Mapping[str, object] | None = None,
-    ) -> object:
-        options = dict(kwargs or {})
-        if func is F.cross_entropy:
-            options["label_smoothing"] = self.share
-        return func(*args, **options)
+    def __torch_function__(self, func: Callable, types: Any, args: Sequence[Any] = (), kwargs: Any = None) -> object:
+        smoothing = {"label_smoothing": self.share} if func is F.cross_entropy else {}
+        return func(*args, **{**(kwargs or {}), **smoothing})
 
 
 def _is_slow(query: Tensor, key: Tensor, value: Tensor) -> bool:

@@ -1,4 +1,4 @@
-"""A run whose frozen lower layers run once: their states on disk, filled before training and read in batches."""
+"""Cached states of frozen lower layers: computed once before training, and read from disk in batches."""
 
 from __future__ import annotations
 
@@ -25,28 +25,20 @@ from foretoken.tuner.lower_layers import Key, LowerLayers, can_leave_layers_out,
 
 log = logging.getLogger(__name__)
 _READ = ("input_ids", "attention_mask", *PER_TOKEN)
-_OF_THE_RUN = (  # of a model's config: what changes from run to run, and nothing below the first trained layer
-    "_name_or_path",
-    "architectures",
-    "dtype",
-    "id2label",
-    "label2id",
-    "num_labels",
-    "problem_type",
-    "torch_dtype",
-    "transformers_version",
-)
+# keys of a model's config that differ between runs and do not change the lower layers
+_OF_THE_RUN = {"_name_or_path", "architectures", "dtype", "torch_dtype", "transformers_version"}
+_OF_THE_RUN |= {"id2label", "label2id", "num_labels", "problem_type"}
 
 
 @dataclass
 class LowerStates:
-    """What the layers below the first trained one compute for the documents of a run.
+    """The states that the layers below the first trained one compute for the documents of a run.
 
     Attributes:
         layers: these layers.
         store: their states.
-        collator: of the run's problem.
-        batch_size: rows that are run together when states are computed.
+        collator: the collator of the problem.
+        batch_size: the rows of a forward pass when states are computed.
         precision: ``fp32``, or ``bf16`` for autocast.
     """
 
@@ -68,10 +60,9 @@ class LowerStates:
         count: int | None = None,
         digests: dict[str, str] | None = None,
     ) -> LowerStates | None:
-        """Return the states of a model's lower layers as far as they are on disk; None where nothing is cached.
+        """Return the states of a model's lower layers that are on disk; None if the cache is off.
 
-        With ``count`` they are those of so many layers, of which more may be frozen; ``digests`` of the model's weights
-        are kept for the next call.
+        ``count`` is the number of layers, by default all frozen ones; ``digests`` keeps digests between calls.
         """
         layers = LowerLayers(model, count).make_optional()
         config: Any = model.config
@@ -91,10 +82,10 @@ class LowerStates:
         return None
 
     def fill(self, tables: Iterable[Dataset]) -> None:
-        """Compute what is not there yet for the documents of these tables, once for all processes.
+        """Compute the missing states of the documents of these tables, once for all processes.
 
         Raises:
-            ConfigError: the type of the states cannot hold them.
+            ConfigError: the states exceed the range of their type.
         """
         tables = list(tables)
         if self._missing(tables):
@@ -107,11 +98,11 @@ class LowerStates:
                 log.warning("training.cache_states: %s; the lower layers run in every pass", error)
 
     def has(self, tables: Iterable[Dataset]) -> bool:
-        """Tell whether the states of all documents of these tables are there."""
+        """Tell whether the states of all documents of these tables are on disk."""
         return bool(self.store.places) and not self._missing(tables)
 
     def _missing(self, tables: Iterable[Dataset]) -> list[Inputs]:
-        """Return batches of the texts that have no states yet, each text once, the longest first."""
+        """Return batches of the texts without states, each text once, the longest first."""
         seen: set[Key] = set()
         batches = []
         for table in tables:
@@ -130,6 +121,7 @@ class LowerStates:
     def _add(self, batches: Sequence[Inputs]) -> None:
         tokens = sum(int(inputs["attention_mask"].sum()) for inputs in batches)
         texts = sum(len(inputs["input_ids"]) for inputs in batches)
+        layers, dtype, size = self.layers.count, self.store.dtype, tokens * self.store.bytes_per_token / 1e6
         if not texts:
             return
         if (problem := self.store.fits(tokens)) is not None:
@@ -139,20 +131,11 @@ class LowerStates:
         rounding = self.store.add(self._computed(batches))
         if rounding is None:
             return
-        log.info(
-            "%d layers run once: the states of %d texts, %.1f MB, in %.1f s",
-            self.layers.count,
-            texts,
-            tokens * self.store.bytes_per_token / 1e6,
-            time.perf_counter() - start,
-        )
-        if self.store.dtype != rounding.computed and rounding.relative:
-            log.info(
-                "%s changed the states by %.1e of their size, a number by %.1e at most",
-                self.store.dtype,
-                rounding.relative,
-                rounding.largest,
-            )
+        seconds = time.perf_counter() - start
+        log.info("%d layers run once: the states of %d texts, %.1f MB, in %.1f s", layers, texts, size, seconds)
+        if dtype != rounding.computed and rounding.relative:
+            change = "%s changed the states by %.1e of their size, a number by %.1e at most"
+            log.info(change, dtype, rounding.relative, rounding.largest)
 
     def _computed(self, batches: Sequence[Inputs]) -> Iterator[tuple[Key, Tensor]]:
         model = self.layers.model
@@ -171,11 +154,11 @@ class LowerStates:
                 bar.advance(task)
 
     def states_of(self, inputs: Inputs) -> Tensor | None:
-        """Return the states (S, N, D) of a padded batch; None if some are not there."""
+        """Return the states (S, N, D) of a padded batch; None if some are missing."""
         return self.store.padded(keys_of(inputs, PER_TOKEN), inputs["input_ids"].shape[1])
 
     def leave_out(self) -> LowerStates:
-        """Take the states from now on in every pass, and its recomputation, of texts that have them."""
+        """Use the cached states from now on in every forward pass, for batches of which all are cached."""
         self.layers.dtype = getattr(torch, self.store.computed) if self.store.computed else None
         self.layers.model.register_forward_pre_hook(self._before, with_kwargs=True)
         return self
@@ -188,20 +171,20 @@ class LowerStates:
 def cache_states(
     model: nn.Module, collator: Collator, options: TrainingOptions, tables: Sequence[Dataset], *, is_alone: bool
 ) -> None:
-    """Run the layers below the first trained one once, where there are any.
+    """Cache the states of the layers below the first trained one, if there are any.
 
-    Where it is left to foretoken, those of fewer layers will do that another run has kept, and a head that ``is_alone``
-    and reads each text once keeps none; float16 is tried first.
+    With `auto`, states of fewer layers from another run are used if they are there, a head that ``is_alone`` caches
+    none, and float16 is tried first.
 
     Raises:
-        ConfigError: the type of the states cannot hold them.
+        ConfigError: the states exceed the range of their type.
     """
     chosen, is_auto = options.cache_states, options.cache_states == AUTO
     first = 0 if chosen == "off" else first_trained_layer(model)
     if not first or (is_auto and not (can_leave_layers_out(model) and cache_folder())):
         return
-    given: dict[str, Any] = {"batch_size": options.eval_batch_size, "precision": options.precision}
-    opened = partial(LowerStates.open, model, collator, **given, digests={})
+    settings: dict[str, Any] = {"batch_size": options.eval_batch_size, "precision": options.precision}
+    opened = partial(LowerStates.open, model, collator, **settings, digests={})
     for count in range(first, 0, -1) if is_auto else ():
         states = opened(dtype="float16", count=count)
         if states is not None and states.has(tables):

@@ -43,16 +43,15 @@ def make_trainer(
     callbacks: list[TrainerCallback],
     measure_start: bool = False,
 ) -> RecipeTrainer:
-    """Return the Trainer of a run; validation and test are expected in an order that is cheap to pad.
+    """Return the Trainer of a run; validation and test are expected to be sorted by length.
 
-    With ``measure_start`` the weights before the first step are a candidate for the best ones.
+    With ``measure_start`` the weights before the first step may be the best ones.
     """
     options = recipe.training
     if options.early_stopping_patience is not None:
         callbacks = [*callbacks, EarlyStoppingCallback(options.early_stopping_patience)]
-    # generating takes many times as long
     make_folder(checkpoints)
-    needs_loss_alone = problem.generates and options.metric == "loss"
+    needs_loss_alone = problem.generates and options.metric == "loss"  # generating takes many times as long
     trainer = RecipeTrainer(
         options,
         problem,
@@ -71,7 +70,7 @@ def make_trainer(
 
 
 def _arrange_reporters(trainer: Trainer, checkpoints: Path) -> None:
-    """Let what is added to the log be added before it is sent, and keep TensorBoard's files when the checkpoints go."""
+    """Add the auxiliary loss before logs are sent, and put TensorBoard's files outside of the checkpoints."""
     handler = trainer.callback_handler
     added = next(item for item in handler.callbacks if isinstance(item, AuxiliaryLossCallback))
     handler.callbacks.remove(added)
@@ -85,7 +84,7 @@ def _arrange_reporters(trainer: Trainer, checkpoints: Path) -> None:
 def training_arguments(
     options: TrainingOptions, checkpoints: Path, *, measure_start: bool = False
 ) -> TrainingArguments:
-    """Translate our options into transformers' names."""
+    """Return the options under the names of transformers."""
     cuda = torch.cuda.is_available()
     return TrainingArguments(
         output_dir=str(checkpoints),
@@ -124,18 +123,18 @@ def training_arguments(
 
 
 class _BestByStep(TrainerCallback):
-    """Name the best checkpoint by where it is now: the state of a checkpoint has the place of its time."""
+    """Update the path of the best checkpoint, which a moved run has under its old folder."""
 
     def on_train_begin(
         self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **_: object
     ) -> None:
-        """Put the place into the state."""
+        """Write the path into the state."""
         if state.best_global_step is not None:
             state.best_model_checkpoint = str(Path(str(args.output_dir)) / f"checkpoint-{state.best_global_step}")
 
 
 def _schedule(eval_every: str | int | None) -> JsonObject:
-    """Log, evaluate and save at the same steps, or never: the best checkpoint must be one that was measured."""
+    """Log, evaluate and save at the same steps, or never, so that every checkpoint is measured."""
     names = ("logging", "eval", "save")
     if not isinstance(eval_every, int):
         return {f"{name}_strategy": eval_every or "no" for name in names}
@@ -143,7 +142,7 @@ def _schedule(eval_every: str | int | None) -> JsonObject:
 
 
 def _checkpointing(wanted: bool) -> JsonObject:
-    """Turn gradient checkpointing on under the name that this transformers has for it."""
+    """Turn gradient checkpointing on under the name that the installed transformers has for it."""
     if not wanted:
         return {}
     known = {item.name for item in fields(TrainingArguments)}
@@ -152,15 +151,15 @@ def _checkpointing(wanted: bool) -> JsonObject:
 
 
 def metrics_function(problem: Problem, table: Dataset) -> Callable[[EvalPrediction], dict[str, float]]:
-    """Return what the Trainer calls with the logits and labels of validation, which it reads in the table's order."""
+    """Return a function that computes the metrics of validation for the Trainer; rows are in the order of the table."""
     groups = table["group"] if "group" in table.column_names else None
 
     def compute(prediction: EvalPrediction) -> dict[str, float]:
         logits, labels = np.asarray(prediction.predictions), np.asarray(prediction.label_ids)
         if not np.isfinite(logits).all():
             return {}  # the loss, which is no number either, ends the training
-        outputs, found = problem.decode(logits, labels)
-        right = problem.labels_of(table) if found is None else found
+        outputs, decoded = problem.decode(logits, labels)
+        right = problem.labels_of(table) if decoded is None else decoded
         return problem.decided_on(outputs, right).measure(outputs, right, groups)
 
     return compute

@@ -1,4 +1,4 @@
-"""The most memory that a run held."""
+"""The peak memory of a run."""
 
 from __future__ import annotations
 
@@ -12,9 +12,9 @@ from foretoken.memory import give_back, peak_bytes, reset_peak
 
 
 class PeakMemory:
-    """The most bytes held since this was made: by the process, and on its GPU.
+    """The peak memory since construction, of the process and on its GPU.
 
-    An earlier run of the same process does not count: what it freed is given back, and the marks are set anew.
+    Peaks of earlier runs of the same process are reset.
     """
 
     def __init__(self) -> None:
@@ -27,10 +27,10 @@ class PeakMemory:
             torch.cuda.reset_peak_memory_stats()
 
     def measured(self) -> dict[str, int | None]:
-        """Return the peaks in bytes; None where there is no GPU, or no way to tell this run's peak from earlier ones.
+        """Return the peaks in bytes; None without a GPU, or if the peak may be of an earlier run.
 
-        ``rss_peak_bytes`` is the process's resident memory, ``cuda_peak_bytes`` what tensors took on the GPU,
-        ``cuda_reserved_peak_bytes`` what torch took there for them.
+        ``rss_peak_bytes`` is the resident memory of the process, ``cuda_peak_bytes`` that of tensors on the GPU, and
+        ``cuda_reserved_peak_bytes`` the memory that PyTorch reserved for them.
         """
         now, cuda = peak_bytes(), torch.cuda.is_available()
         is_known = now is not None and (self.is_fresh or now > (self.before or 0))
@@ -42,10 +42,10 @@ class PeakMemory:
 
 
 def give_back_between_layers(model: nn.Module) -> None:
-    """Give what a layer freed back to the kernel before the next one begins, in the forward and in the backward pass.
+    """Return freed memory to the system between layers, in the forward and in the backward pass.
 
-    For gradient checkpointing on a processor: what it frees lies between the states that it keeps, where glibc cannot
-    use it for the next layer's and keeps it all the same. Without glibc this does nothing.
+    For gradient checkpointing on a CPU: freed memory lies between states that are kept, where glibc can neither reuse
+    nor release it by itself. Without glibc this does nothing.
     """
     for layer in model.modules():
         if isinstance(layer, GradientCheckpointingLayer):
@@ -53,7 +53,7 @@ def give_back_between_layers(model: nn.Module) -> None:
 
 
 def _give_back_around(layer: nn.Module, args: tuple[object, ...]) -> None:
-    """Give memory back before a layer in training, and once the gradient of what comes in is there."""
+    """Return memory before a layer in training, and after its backward pass."""
     if not layer.training:
         return
     give_back()
@@ -63,7 +63,7 @@ def _give_back_around(layer: nn.Module, args: tuple[object, ...]) -> None:
 
 
 def describe(measured: dict[str, int | None]) -> str:
-    """Say the peaks in words.
+    """Return the peaks in words.
 
     >>> describe({"rss_peak_bytes": 812_300_000, "cuda_peak_bytes": 3_100_000_000})
     '812 MB of main memory, 3,100 MB on the GPU'

@@ -1,4 +1,4 @@
-"""What a run says while it works, and how long its steps take."""
+"""Progress bars, logs and step times of a run."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ _KEPT = 1000  # step times kept for the median
 
 
 def progress_bar(description: str) -> Progress:
-    """Return a bar on stderr; off a terminal it draws nothing."""
+    """Return a progress bar on stderr, which is only drawn in a terminal."""
     return Progress(
         TextColumn(description),
         BarColumn(),
@@ -38,27 +38,22 @@ def progress_bar(description: str) -> Progress:
 
 @contextmanager
 def predicting(total: int | None = None) -> Iterator[Callable[[int], object]]:
-    """Show a bar of documents, and give what it is told of how many more are predicted; no total: it is not known."""
+    """Show a bar of documents, and yield a function to advance it; ``total`` is None if unknown."""
     with progress_bar("predicting") as bar:
         yield partial(bar.advance, bar.add_task("", total=total, note=""))
 
 
 class ProgressBar(ProgressCallback):
-    """transformers' bars over steps and evaluations, with the last loss and metric beside them; for a terminal."""
+    """The progress bars of transformers, with the last loss and metric beside them."""
 
     def __init__(self, metric: str) -> None:
         super().__init__()
         self.metric = metric
 
     def on_log(
-        self,
-        args: TrainingArguments,
-        state: TrainerState,
-        control: TrainerControl,
-        logs: object = None,
-        **_: object,
+        self, args: TrainingArguments, state: TrainerState, control: TrainerControl, logs: object = None, **_: object
     ) -> None:
-        """Show the newest numbers; transformers would print all of them."""
+        """Show the newest loss and metric; transformers would print all numbers."""
         newest = {key: value for entry in state.log_history[-4:] for key, value in entry.items()}
         shown = {
             name: newest[key] for key, name in (("loss", "loss"), (f"eval_{self.metric}", self.metric)) if key in newest
@@ -94,11 +89,11 @@ class StepTimes(TrainerCallback, ExportableState):
         self.steps += 1
 
     def on_evaluate(self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **_: object) -> None:
-        """Note beside the evaluation how long training took so far; checkpoints keep the log, so it is told once."""
+        """Add the training time so far to the log entry of the evaluation."""
         state.log_history[-1]["train_seconds"] = self.total
 
     def state(self) -> JsonObject:
-        """Return what a checkpoint keeps."""
+        """Return the values for a checkpoint."""
         return {"args": {}, "attributes": {"recent": self.recent, "total": self.total, "steps": self.steps}}
 
     @property
@@ -108,7 +103,7 @@ class StepTimes(TrainerCallback, ExportableState):
 
 
 class LogAtEvaluation(TrainerCallback):
-    """Log the loss at every evaluation: also at the last step, when it is no multiple of the logging steps."""
+    """Log the loss at every evaluation, also at the last step."""
 
     def on_step_end(self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **_: object) -> None:
         """Ask for the loss together with the evaluation."""

@@ -15,10 +15,7 @@ from datasets import Dataset
 from peft import PeftModel
 from torch import Tensor, nn
 from torch.utils.data import DataLoader, Sampler
-from transformers import (
-    PreTrainedModel,
-    Trainer,
-)
+from transformers import PreTrainedModel, Trainer
 from transformers.trainer_utils import EvalLoopOutput, SchedulerType
 
 from foretoken.errors import ConfigError, SaveError
@@ -39,7 +36,7 @@ _BY_LOSS = "such an evaluation is not the best; where none has it, the lowest va
 
 
 class WeightedMean:
-    """A running weighted mean; it stays on its device, as ``.item()`` would wait for it at every step.
+    """A running weighted mean, kept on its device: ``.item()`` would wait for the device at every step.
 
     >>> mean = WeightedMean()
     >>> mean.add(torch.tensor(1.0), weight=3)
@@ -52,7 +49,7 @@ class WeightedMean:
         self.sums: Tensor | None = None  # of weighted values, of weights
 
     def add(self, value: Tensor, *, weight: int) -> None:
-        """Count a value; one that is not finite makes the mean so, where the Trainer would leave it out."""
+        """Add a value; a value that is not finite makes the mean not finite."""
         if not weight:  # the mean over no item is NaN
             return
         value = value.detach().double() if value.device.type != "mps" else value.detach()
@@ -60,7 +57,7 @@ class WeightedMean:
         self.sums = sums if self.sums is None else self.sums + sums
 
     def take(self, gather: Callable[[Tensor], Tensor] | None = None) -> float | None:
-        """Return the mean, over all processes where ``gather`` is given, and begin anew; None without values."""
+        """Return the mean, over all processes if ``gather`` is given, and reset it; None without values."""
         if self.sums is None:
             return None
         total, count = (self.sums if gather is None else gather(self.sums[None]).sum(0)).tolist()
@@ -69,9 +66,9 @@ class WeightedMean:
 
 
 class RecipeTrainer(Trainer):
-    """A Trainer with our batches and parameter groups, whose step is the mean over all items of its documents.
+    """A Trainer with our batches and parameter groups, whose loss is the mean over all items of a step.
 
-    Items are what the problem's loss is a mean over: documents, or tagged words.
+    Items are the units of the problem's loss: documents, or tagged words.
     """
 
     model: PreTrainedModel | PeftModel
@@ -96,7 +93,7 @@ class RecipeTrainer(Trainer):
         self.is_undefined_said = False
 
     def get_train_dataloader(self) -> DataLoader:
-        """Return batches by documents, or by tokens where the recipe names a number."""
+        """Return batches of documents, or by tokens if the recipe sets ``tokens_per_batch``."""
         budget, whole = self.options.tokens_per_batch, self.data_collator
         if self.draws is not None:
             self.data_collator = DrawnChunks(whole, self.draws, self.options.seed, self._epoch)
@@ -109,16 +106,16 @@ class RecipeTrainer(Trainer):
         return int((self.state.epoch or 0) + 1e-6)
 
     def get_eval_dataloader(self, eval_dataset: Dataset | None = None) -> DataLoader:
-        """Return batches by documents, or by tokens where the recipe names a number."""
+        """Return batches of documents, or by tokens if the recipe sets a budget."""
         table = self.eval_dataset if eval_dataset is None else eval_dataset
         return self._measured_batches(table) or super().get_eval_dataloader(eval_dataset)
 
     def get_test_dataloader(self, test_dataset: Dataset) -> DataLoader:
-        """Return batches by documents, or by tokens where the recipe names a number."""
+        """Return batches of documents, or by tokens if the recipe sets a budget."""
         return self._measured_batches(test_dataset) or super().get_test_dataloader(test_dataset)
 
     def _training_batches(self, budget: int) -> DataLoader:
-        """Return this process's share of the training documents' batches, and say how many there are."""
+        """Return this process's share of the training batches, and log their number."""
         args, lengths = self.args, self.train_dataset["length"]
         batches = TokenBatches(
             lengths, budget=budget, seed=self.options.seed, processes=args.world_size, rank=args.process_index
@@ -130,9 +127,9 @@ class RecipeTrainer(Trainer):
         return self._loader(self.train_dataset, batches)
 
     def _measured_batches(self, table: Dataset) -> DataLoader | None:
-        """Return batches of what is only measured, longest documents first; None where no number of tokens holds.
+        """Return batches of a measured split, longest documents first; None without a budget of tokens.
 
-        Several processes share the documents out by their number.
+        Several processes divide the documents by number, without a budget.
         """
         budget = self.options.eval_budget if self.args.world_size == 1 else None
         if budget is None:
@@ -144,7 +141,7 @@ class RecipeTrainer(Trainer):
         return self._loader(table, cut(order, lengths, budget))
 
     def _loader(self, table: Dataset, batches: Sampler[list[int]] | list[list[int]]) -> DataLoader:
-        """Let accelerate move the batches to the device; they are shared out already."""
+        """Let accelerate move the batches to the device; they are divided between processes already."""
         loader: DataLoader = DataLoader(
             table,  # type: ignore[arg-type]
             batch_sampler=batches,
@@ -167,8 +164,8 @@ class RecipeTrainer(Trainer):
         batches, items = super().get_batch_samples(epoch_iterator, num_batches, device)
         self.step_items = sum(self.problem.items(batch) for batch in batches)
         if self.args.world_size > 1:
-            own = torch.tensor([self.step_items], device=device)
-            self.step_items = int(self.accelerator.gather(own).sum())
+            count = torch.tensor([self.step_items], device=device)
+            self.step_items = int(self.accelerator.gather(count).sum())
         return batches, items
 
     def compute_loss(
@@ -178,18 +175,18 @@ class RecipeTrainer(Trainer):
         return_outputs: bool = False,
         num_items_in_batch: Tensor | int | None = None,
     ) -> Any:
-        """Return the problem's loss, a mean over the batch's items, and its logits where they are asked for."""
+        """Return the loss of the problem, a mean over the items of the batch, and its logits if asked for."""
         smoothing = self.options.label_smoothing if model.training else 0.0
         with SmoothedLabels(smoothing) if smoothing else contextlib.nullcontext():
             loss, logits = self.problem.forward(model, inputs)
         return (loss, {"loss": loss, "logits": logits}) if return_outputs else loss
 
     def training_step(self, model: nn.Module, inputs: Inputs, num_items_in_batch: Tensor | int | None = None) -> Tensor:
-        """Weigh a micro-batch by its share of the step's items; the mean over processes is taken afterwards.
+        """Weigh a micro-batch by its share of the items of the step; processes are averaged afterwards.
 
-        One of many chunks is run a few documents at a time.
+        A micro-batch of many chunks is run a few documents at a time.
         """
-        # several processes wait for each other's gradients, as often as each other
+        # several processes must have the same number of backward passes
         parts = documents_of(inputs) if self.args.world_size == 1 else [inputs]
         return torch.stack([self._part_of_step(model, part, num_items_in_batch) for part in parts]).sum()
 
@@ -212,14 +209,14 @@ class RecipeTrainer(Trainer):
     def prediction_step(
         self, model: nn.Module, inputs: Inputs, prediction_loss_only: bool, ignore_keys: list[str] | None = None
     ) -> tuple[Tensor | None, Tensor | None, Tensor | None]:
-        """Note the loss with the number of items that it is of; generate texts where they are asked for."""
-        loss, found, labels = super().prediction_step(model, inputs, prediction_loss_only, ignore_keys)
+        """Add the loss, weighted by its items; generate texts if the metric needs them."""
+        loss, outputs, labels = super().prediction_step(model, inputs, prediction_loss_only, ignore_keys)
         if loss is not None:
             self.eval_loss.add(loss, weight=self.problem.items(inputs))
         if self.problem.generates and not prediction_loss_only:
             with torch.no_grad(), self.compute_loss_context_manager():
-                found = self.problem.predict(self.accelerator.unwrap_model(model), self._prepare_inputs(inputs))
-        return loss, found, labels
+                outputs = self.problem.predict(self.accelerator.unwrap_model(model), self._prepare_inputs(inputs))
+        return loss, outputs, labels
 
     def evaluation_loop(
         self,
@@ -229,7 +226,7 @@ class RecipeTrainer(Trainer):
         ignore_keys: list[str] | None = None,
         metric_key_prefix: str = "eval",
     ) -> EvalLoopOutput:
-        """Measure; the loss is the mean over all items, whatever the sizes of the batches."""
+        """Evaluate; the loss is the mean over all items, whatever the sizes of the batches."""
         self.eval_loss = WeightedMean()
         output = super().evaluation_loop(dataloader, description, prediction_loss_only, ignore_keys, metric_key_prefix)
         mean = self._mean(self.eval_loss)
@@ -238,32 +235,32 @@ class RecipeTrainer(Trainer):
         return output
 
     def compute_loss_context_manager(self) -> contextlib.ExitStack:
-        """Add to the Trainer's own contexts what changes how attention is computed."""
+        """Add the context of attention in float32 on CPUs."""
         contexts: contextlib.ExitStack = super().compute_loss_context_manager()
-        # for CPUs alone: the mode sees every call of PyTorch. A checkpoint recomputes outside of it, and wants the same
+        # not with checkpointing, which recomputes outside of the context
         on_cpu = self.args.device.type == "cpu"
         if on_cpu and self.options.precision == "bf16" and not self.options.gradient_checkpointing:
             contexts.enter_context(Float32Attention())
         return contexts
 
     def create_optimizer(self, model: nn.Module | None = None) -> torch.optim.Optimizer:
-        """Give the head its own learning rate where the recipe names one."""
-        made = super().create_optimizer(model)
+        """Give the head its own learning rate if the recipe sets one."""
+        optimizer = super().create_optimizer(model)
         rate = self.options.head_learning_rate
         if rate is not None:
             head = {id(parameter) for name, parameter in self.model.named_parameters() if is_head(name, self.model)}
             groups = []
-            for group in made.param_groups:
+            for group in optimizer.param_groups:
                 of_head = [parameter for parameter in group["params"] if id(parameter) in head]
                 others = [parameter for parameter in group["params"] if id(parameter) not in head]
                 groups += [group | {"params": others}, group | {"params": of_head, "lr": rate}]
-            made.param_groups[:] = [group for group in groups if group["params"]]
-        return made
+            optimizer.param_groups[:] = [group for group in groups if group["params"]]
+        return optimizer
 
     def create_scheduler(
         self, num_training_steps: int, optimizer: torch.optim.Optimizer | None = None
     ) -> torch.optim.lr_scheduler.LRScheduler:
-        """Take a linear course for a polynomial one whose warmup is all there is: it divides by the steps after it."""
+        """Use a linear schedule for a polynomial one that is all warmup, which would divide by zero."""
         wanted = self.args.lr_scheduler_type
         if wanted == SchedulerType.POLYNOMIAL and self.args.get_warmup_steps(num_training_steps) >= num_training_steps:
             self.args.lr_scheduler_type = SchedulerType.LINEAR
@@ -273,18 +270,18 @@ class RecipeTrainer(Trainer):
             self.args.lr_scheduler_type = wanted
 
     def _determine_best_metric(self, metrics: dict[str, float], trial: Any) -> bool:
-        """Tell whether an evaluation is the best; one without the metric never is, unless none has had it: by the loss.
+        """Tell whether an evaluation is the best; while none has the metric, the lowest loss is.
 
         Raises:
-            ConfigError: the loss is no number, and there are no weights of before.
+            ConfigError: the loss is not finite, and there are no earlier weights.
         """
         loss, metric, state = metrics["eval_loss"], self.options.metric, self.state
         if not math.isfinite(loss):
             self._end_diverged(loss)
             return False
-        given = {f"eval_{metric}": math.nan} | metrics
-        is_best = super()._determine_best_metric(given, trial)
-        if not math.isnan(given[f"eval_{metric}"]):
+        scores = {f"eval_{metric}": math.nan} | metrics
+        is_best = super()._determine_best_metric(scores, trial)
+        if not math.isnan(scores[f"eval_{metric}"]):
             return is_best
         if not self.is_undefined_said:
             log.warning(
@@ -299,17 +296,17 @@ class RecipeTrainer(Trainer):
 
     def _end_diverged(self, loss: float) -> None:
         step, best = self.state.global_step, self.state.best_global_step
-        said = f"the validation loss is {loss} at step {step}"
+        reason = f"the validation loss is {loss} at step {step}"
         remedy = "lower training.learning_rate, or raise training.warmup_ratio"
         if best is None:
-            raise ConfigError(f"training diverged: {said}; {remedy}")
-        log.warning("%s: training diverged and ends; the weights of step %d, its best, stay; %s", said, best, remedy)
+            raise ConfigError(f"training diverged: {reason}; {remedy}")
+        log.warning("%s: training diverged and ends; the weights of step %d, its best, stay; %s", reason, best, remedy)
         self.control.should_training_stop = True
 
     def _evaluate(
         self, trial: Any, ignore_keys_for_eval: list[str] | None, skip_scheduler: bool = False
     ) -> dict[str, float]:
-        """Take the weights before the first step for a candidate too, where they are measured."""
+        """Save the weights before the first step too, if they are measured."""
         metrics = super()._evaluate(trial, ignore_keys_for_eval, skip_scheduler)
         if self.args.eval_on_start and not self.state.global_step:
             self._determine_best_metric(metrics, trial)
@@ -319,7 +316,7 @@ class RecipeTrainer(Trainer):
         return metrics
 
     def measure_start(self) -> None:
-        """Take the weights as they are for the best ones, without a step."""
+        """Evaluate the present weights as the best ones, without a step."""
         self.state.epoch = 0.0
         self._determine_best_metric(self.evaluate(), None)
         self.state.best_global_step = 0
@@ -330,12 +327,16 @@ class RecipeTrainer(Trainer):
         return Path(str(self.args.output_dir))
 
     def _save(self, output_dir: str | None = None, state_dict: dict[str, Tensor] | None = None) -> None:
-        """Save the embeddings of new tokens without the table that they are rows of."""
+        """Save the embeddings of new tokens without the whole table."""
         with rows_alone(self.accelerator.unwrap_model(self.model)):
             super()._save(output_dir, state_dict)
 
     def _save_checkpoint(self, model: nn.Module, trial: Any) -> None:
-        """Save and seal; a checkpoint that could not be written to its end is removed and said in one line."""
+        """Save and seal; a checkpoint that cannot be written is removed.
+
+        Raises:
+            SaveError: it cannot be written.
+        """
         folder = self.checkpoints / f"checkpoint-{self.state.global_step}"
         try:
             with os_errors_as_save_error(folder):
@@ -349,10 +350,10 @@ class RecipeTrainer(Trainer):
             raise
 
     def _load_best_model(self) -> None:
-        """Load the weights of the best step from the run's own folder.
+        """Load the weights of the best step from the folder of the run.
 
         Raises:
-            SaveError: they are gone or damaged.
+            SaveError: they are missing or damaged.
         """
         step = self.state.best_global_step
         if step is not None:

@@ -1,1 +1,1 @@
-"""Readers of words and their tags: schemes of tags, sentences in tables, texts with spans."""
+"""Readers of tagged words: tag schemes, sentences in files and tables, and texts with spans."""

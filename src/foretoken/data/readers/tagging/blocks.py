@@ -1,4 +1,4 @@
-"""The lines of files with one word and its tag per line, by sentence."""
+"""Files with one word and its tag per line: their lines by sentence, and their columns."""
 
 from __future__ import annotations
 
@@ -22,15 +22,15 @@ _DOCSTART = "-DOCSTART-"
 _DOC = "#doc"
 _FORMAT = "write one word per line, with its tag (CoNLL), as .conll, .tsv or .txt"
 _DEFAULTS = ("", ColumnNames.text, ColumnNames.label)
-_NO_WORD = re.compile("[0-9]+[-.][0-9]+")  # the number of several words (1-2), or of one that is only thought (1.1)
+_NO_WORD = re.compile("[0-9]+[-.][0-9]+")  # the number of a multiword token (1-2), or of an empty node (1.1)
 _UD_COLUMNS, _UD_TAG = 10, 4  # of CoNLL-U: ID FORM LEMMA UPOS XPOS FEATS HEAD DEPREL DEPS MISC
 _UD_MISC = re.compile(r"_|[^\s=]+=.*")
-Line = tuple[str, list[str] | DataError]  # where it is, and its fields, or why there are none; no fields end a sentence
+Line = tuple[str, list[str] | DataError]  # its place, and its fields or the error; no fields end a sentence
 
 
 @dataclass(frozen=True)
 class TagBlock:
-    """The lines of a sentence, its document and its id, where these are known."""
+    """The lines of a sentence, with its document and its id if these are known."""
 
     lines: Sequence[Line]
     document: str | None = None
@@ -39,11 +39,11 @@ class TagBlock:
 
 @dataclass(frozen=True)
 class Places:
-    """The columns that are read, from 0; a negative one counts from the last.
+    """The columns to read, from 0; negative ones count from the last.
 
     Attributes:
-        word: that of the words.
-        tag: that of their tags; None where these are not looked at.
+        word: column of the words.
+        tag: column of their tags; None if these are not read.
         is_numbered: whether the first column numbers the words.
     """
 
@@ -53,10 +53,10 @@ class Places:
 
 
 def layout_of(source: str, lines: Iterable[Line], columns: ColumnNames) -> tuple[list[TagBlock], Places]:
-    """Return lines by sentence, and which of their columns are read: those that are named, or that leave no doubt.
+    """Return lines by sentence, and the columns to read: those of the options, or those found by their contents.
 
     Raises:
-        DataError: several columns may be meant; the message has the option that says which.
+        DataError: several columns are possible; the message has the option to set.
     """
     lines = [*lines]
     width = max((len(fields) for _, fields in lines if isinstance(fields, list)), default=0)
@@ -69,7 +69,7 @@ def layout_of(source: str, lines: Iterable[Line], columns: ColumnNames) -> tuple
                 "from 1, or a file whose first line names its columns"
             )
     if not columns.is_exact:
-        numbers = {name: place for name, place in numbers.items() if place < width}
+        numbers = {name: index for name, index in numbers.items() if index < width}
     blocks = blocks_of(lines, numbers.get("sentence"), numbers.get("group"))
     places = places_of(blocks, numbers.get("word"), None if columns.label is None else numbers.get("tag", -1))
     if places.is_numbered:
@@ -80,10 +80,10 @@ def layout_of(source: str, lines: Iterable[Line], columns: ColumnNames) -> tuple
 
 
 def _tag_place(source: str, blocks: Sequence[TagBlock], places: Places) -> int:
-    """Return the column of the tags: the last one that holds entities, that of word classes in CoNLL-U, or the last.
+    """Return the column of the tags: the last one with entities, UPOS in CoNLL-U, or the last one.
 
     Raises:
-        DataError: several columns may be meant; the message has the option that says which.
+        DataError: several columns are possible; the message has the option to set.
     """
     types = _entities(blocks)
     last = types.pop(-1, Counter[str]())
@@ -110,9 +110,9 @@ def _is_conllu(blocks: Sequence[TagBlock], places: Places) -> bool:
 
 
 def _entities(blocks: Iterable[TagBlock]) -> dict[int, Counter[str]]:
-    """Return the columns behind the first, from 1, whose every value is a tag of entities: how often each type occurs.
+    """Return counts of the types of entities by column, from 1, for columns after the first that have only such tags.
 
-    The last column is there as -1 too, as lines may differ in their number of columns.
+    The last column is also there as -1, since lines may differ in their number of columns.
     """
     types: dict[int, Counter[str]] | None = None
     for fields in (fields for block in blocks for _, fields in block.lines if isinstance(fields, list)):
@@ -130,7 +130,7 @@ def _numbered(fields: Sequence[str]) -> Iterator[tuple[int, str]]:
 
 
 def text_of(path: Path, encoding: str) -> str:
-    """Return the text of a file of words; DataError for what is none."""
+    """Return the text of a file of words; a DataError for other files."""
     content = read_unpacked(path)
     what = kind_of(content, _FORMAT) or ""
     if _FORMAT in what:
@@ -139,14 +139,14 @@ def text_of(path: Path, encoding: str) -> str:
 
 
 def lines_of(path: Path, encoding: str) -> Iterator[Line]:
-    """Yield the lines of a text file, as their fields."""
+    """Yield the places and the fields of the lines of a text file."""
     lines = enumerate(text_lines(text_of(path, encoding)), start=1)
     return ((f"{path}:{number}", fields_of(line)) for number, line in lines)
 
 
 def fields_of(line: str) -> list[str]:
     """Return the fields of a line, which tabs or else blanks separate."""
-    # only blanks and tabs: a no-break space and the like are part of a word
+    # no other white space: a no-break space belongs to a word
     line = line.rstrip(" \t")
     return line.split("\t") if "\t" in line else [field for field in line.split(" ") if field]
 
@@ -154,8 +154,8 @@ def fields_of(line: str) -> list[str]:
 def blocks_of(lines: Iterable[Line], sentence: int | None = None, document: int | None = None) -> list[TagBlock]:
     """Return the lines of every sentence, without the comments before it.
 
-    A sentence ends at a line without fields, at a document's end, and where the column ``sentence`` has another value;
-    no value there is that of the line before. The column ``document`` holds the document's name.
+    A sentence ends at a line without fields, at a document's end, and where the value in the column ``sentence``
+    changes; an empty value is that of the line before. The column ``document`` holds the document's name.
     """
     number, documents, name, key = 0, 0, None, None
     marked: list[tuple[tuple[int, str | None, str | None], Line]] = []
@@ -177,8 +177,8 @@ def blocks_of(lines: Iterable[Line], sentence: int | None = None, document: int 
     return [block for block in blocks if block.lines]
 
 
-def _field(fields: Sequence[str], place: int) -> str:
-    return fields[place].strip() if place < len(fields) else ""
+def _field(fields: Sequence[str], index: int) -> str:
+    return fields[index].strip() if index < len(fields) else ""
 
 
 def _begins_document(fields: Sequence[str]) -> bool:
@@ -189,26 +189,26 @@ def _begins_document(fields: Sequence[str]) -> bool:
 
 
 def _without_comments(lines: Sequence[Line]) -> Sequence[Line]:
-    """Return the lines of a sentence without the comments that they begin with; '#' with a tag is a word."""
-    for place, (_, fields) in enumerate(lines):
+    """Return the lines of a sentence without the comments at its beginning; '#' with a tag is a word."""
+    for index, (_, fields) in enumerate(lines):
         if not isinstance(fields, list) or fields[0] != "#" or len(fields) < 2:
-            return lines[place:]
-        behind = [rest for _, rest in lines[place + 1 :] if isinstance(rest, list)]
+            return lines[index:]
+        behind = [rest for _, rest in lines[index + 1 :] if isinstance(rest, list)]
         is_of_words = not behind or len(fields) == len(behind[-1])
         has_tag = ENTITY_TAG.fullmatch(fields[-1]) or not all(ENTITY_TAG.fullmatch(rest[-1]) for rest in behind)
         if fields[2:3] != ["="] and is_of_words and has_tag:
-            return lines[place:]
+            return lines[index:]
     return ()
 
 
 def places_of(blocks: Sequence[TagBlock], word: int | None, tag: int | None) -> Places:
-    """Return where words and tags are; words behind their numbers, as in Universal Dependencies, or else first."""
+    """Return the columns of words and tags; words are first, or second after numbers as in Universal Dependencies."""
     is_numbered = word != 0 and 2 * sum(_is_numbered(block, tag is not None) for block in blocks) > len(blocks)
     return Places(int(is_numbered) if word is None else word, tag, is_numbered)
 
 
 def _is_numbered(block: TagBlock, is_tagged: bool) -> bool:
-    """Say whether the first column counts the words of a sentence, from 0 or 1, beside what are no words."""
+    """Tell whether the first column counts the words of a sentence, from 0 or 1."""
     rows = [fields for _, fields in block.lines if isinstance(fields, list)]
     if any(len(fields) < 2 or (len(fields) == 2 and (is_tagged or ENTITY_TAG.fullmatch(fields[1]))) for fields in rows):
         return False
@@ -219,17 +219,17 @@ def _is_numbered(block: TagBlock, is_tagged: bool) -> bool:
 
 
 def read_blocks(blocks: Sequence[TagBlock], places: Places) -> list[Placed]:
-    """Return the sentences of blocks, each with where it begins."""
+    """Return the sentences of blocks, each with its place."""
     return [placed(block.lines[0][0], block, partial(_sentence, places)) for block in blocks]
 
 
 def _sentence(places: Places, where: str, block: TagBlock) -> Sentence:
     words: list[tuple[str, str, str]] = []
-    for place, fields in block.lines:
+    for line, fields in block.lines:
         if isinstance(fields, DataError):
             raise fields
         if not (places.is_numbered and _NO_WORD.fullmatch(fields[0])):
-            words.append((place, *_word_and_tag(place, fields, places)))
+            words.append((line, *_word_and_tag(line, fields, places)))
     if not words:
         raise DataError(f"{where}: the sentence has no words")
     at, texts, tags = zip(*words, strict=True)

@@ -1,4 +1,4 @@
-"""Tag schemes: which one the tags of sentences keep to, and entities in IOB2."""
+"""Tag schemes: detection, checks and conversion to IOB2."""
 
 from __future__ import annotations
 
@@ -12,22 +12,22 @@ from foretoken.errors import DataError
 
 AUTO, ENTITIES, POS = "auto", "entities", "pos"
 BIO, BIO1, _IO = "bio", "bio1", "io"
-_LETTERS = {BIO: "BI", BIO1: "BI", "bioes": "BIESMW", "bilou": "BILU"}  # before the type; M of BMES, W of BMEWO
+_LETTERS = {BIO: "BI", BIO1: "BI", "bioes": "BIESMW", "bilou": "BILU"}  # before the type; M as in BMES, W as in BMEWO
 _BEGIN, _END = "BSUW", "ESUWL"  # letters of an entity's first and last words
 _MARKED = re.compile(r"([BIESMWLU])-(.+)", re.DOTALL)
 ENTITY_TAG = re.compile(r"O|[BIESMWLU]-\S+")
 
 
 def scheme_of(source: str, sentences: Iterable[Sequence[str]], kind: str = AUTO) -> str:
-    """Return the scheme that the tags of a source keep to: the one that is named, or what most of them show.
+    """Return the scheme of the tags of a source: the given one, or the one of most tags.
 
     Args:
-        source: what messages call it.
-        sentences: their tags.
+        source: name of the source in messages.
+        sentences: tags of the sentences.
         kind: the scheme; ``entities`` for any but ``pos``, ``auto`` for any.
 
     Raises:
-        DataError: the tags are numbers, or those of entities where there should be none.
+        DataError: the tags are numbers, or tags of entities with ``pos``.
 
     >>> scheme_of("a", [["B-PER", "E-PER", "O"]]), scheme_of("a", [["DET", "NOUN"]]), scheme_of("a", [["PER", "O"]])
     ('bioes', 'pos', 'io')
@@ -49,7 +49,7 @@ def scheme_of(source: str, sentences: Iterable[Sequence[str]], kind: str = AUTO)
             f"{source}: the tags are numbers ({shown(sorted({*counts}))}), whose names are not known; write the names, "
             "or set data.tag_scheme: pos, where the numbers are the tags"
         )
-    if 2 * letters.total() < counts.total():  # of no scheme with letters; O can also be a tag of a word class
+    if 2 * letters.total() < counts.total():  # a scheme without letters; O may also be a word class
         return _IO if kind == ENTITIES or 5 * outside > counts.total() else POS
     return _with_letters(set(letters), sentences)
 
@@ -83,7 +83,7 @@ def check_tag(where: str, tag: str, scheme: str) -> None:
 
 
 def to_iob2(tags: Iterable[str], scheme: str = AUTO) -> list[str]:
-    """Return tags of any scheme of entities in IOB2, where ``B-`` begins every entity and nothing else.
+    """Return tags of any scheme of entities in IOB2, where every entity begins with ``B-``.
 
     In IOB1 an entity begins with ``I-``, or with ``B-`` right after another of its type (Tjong Kim Sang and Veenstra
     1999). Tags in IOB2 stay as they are.
@@ -105,10 +105,10 @@ def to_iob2(tags: Iterable[str], scheme: str = AUTO) -> list[str]:
 
 
 def starts_without_b(before: str, tag: str) -> bool:
-    """Say whether a tag begins an entity as in IOB1."""
+    """Tell whether a tag begins an entity as in IOB1."""
     return tag.startswith("I-") and before[2:] != tag[2:]  # O has no type
 
 
 def needless_b(before: str, tag: str) -> bool:
-    """Say whether a tag begins an entity as IOB1 never does."""
+    """Tell whether a tag begins an entity as it never does in IOB1."""
     return tag.startswith("B-") and before[2:] != tag[2:]

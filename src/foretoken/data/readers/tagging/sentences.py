@@ -1,4 +1,4 @@
-"""From sentences as files have them to examples: one scheme for all, and tags in IOB2."""
+"""Sentences of files, and their examples with tags in IOB2."""
 
 from __future__ import annotations
 
@@ -26,15 +26,15 @@ from foretoken.errors import DataError
 
 @dataclass(frozen=True)
 class Sentence:
-    """The words of a sentence with the tags as they are written.
+    """The words of a sentence with their tags as written.
 
     Attributes:
-        words: there is at least one.
-        tags: one per word; none where they are yet to be predicted.
-        places: where each word is, or one place for all of them.
+        words: at least one word.
+        tags: one per word; empty if they are to be predicted.
+        places: place of each word, or one place for all of them.
         row_id: its id, if it has one.
-        document: what it is a sentence of, if that is known.
-        text: what its words were made from, if they were.
+        document: its document, if that is known.
+        text: the text that the words were made from, if there is one.
     """
 
     words: tuple[str, ...]
@@ -46,17 +46,17 @@ class Sentence:
 
     @property
     def placed_tags(self) -> Iterator[tuple[str, str]]:
-        """The tags, each behind its place."""
+        """The tags with their places, as (place, tag)."""
         places = self.places if len(self.places) == len(self.tags) else self.places * len(self.tags)
         return zip(places, self.tags, strict=True)
 
 
 V = TypeVar("V")
-Placed = tuple[str, Sentence | DataError]  # where a sentence is, and it, or why it is not usable
+Placed = tuple[str, Sentence | DataError]  # place of a sentence, and the sentence or its error
 
 
 def placed(where: str, values: V | DataError, make: Callable[[str, V], Sentence]) -> Placed:
-    """Return where a sentence is, and what is made of its values, or why it is not usable."""
+    """Return the place of a sentence, and the sentence made of its values or the error."""
     try:
         if isinstance(values, DataError):
             raise values
@@ -72,13 +72,13 @@ def tags_of(sentences: Sequence[Placed]) -> list[tuple[str, ...]]:
 
 
 def tagged_examples(source: str, sentences: Sequence[Placed], columns: ColumnNames) -> list[TaggedExample]:
-    """Return the sentences of a source with their tags in IOB2, or as they are where they mark no entities.
+    """Return the sentences of a source with their tags in IOB2, or unchanged if they mark no entities.
 
-    Sentences with an unknown tag, and those that are not usable, go to ``columns.bad_rows``. A mixture of IOB1 and
-    IOB2 is taken where the scheme is named, or the model is trained already.
+    Unusable sentences and those with an unknown tag go to ``columns.bad_rows``. A mixture of IOB1 and IOB2 is accepted
+    if the scheme is given, or the columns are those of training.
 
     Raises:
-        DataError: there are no sentences, tags keep to no one scheme, or bad sentences are an error.
+        DataError: there are no sentences, the tags are of different schemes, or bad sentences are errors.
     """
     is_labelled = columns.label is not None
     scheme = scheme_of(source, tags_of(sentences), columns.scheme) if is_labelled else POS
@@ -108,7 +108,7 @@ def tagged_examples(source: str, sentences: Sequence[Placed], columns: ColumnNam
 
 
 def _refuse_mixture(sentences: Sequence[Sentence]) -> None:
-    """Refuse tags that do not keep to one of IOB1 and IOB2."""
+    """Refuse a mixture of IOB1 and IOB2."""
     without_b = next(_places(sentences, starts_without_b), None)
     needless = next(_places(sentences, needless_b), None)
     if without_b and needless:
@@ -119,7 +119,7 @@ def _refuse_mixture(sentences: Sequence[Sentence]) -> None:
 
 
 def _places(sentences: Sequence[Sentence], test: Callable[[str, str], bool]) -> Iterator[tuple[str, str]]:
-    """Yield place and tag wherever the test holds for the tag before and the tag."""
+    """Yield place and tag of every tag for which ``test(tag before, tag)`` holds."""
     for sentence in sentences:
         pairs = zip((OUTSIDE, *sentence.tags), sentence.placed_tags, strict=False)
         yield from (placed for before, placed in pairs if test(before, placed[1]))

@@ -1,4 +1,4 @@
-"""Texts with spans of characters: the words of a text, and their tags."""
+"""Texts with labelled spans of characters: the words of a text, and their tags."""
 
 from __future__ import annotations
 
@@ -21,10 +21,10 @@ _LABEL = ("label", "labels", "type", "tag", "entity", "entity_group", "class")
 
 
 def word_places(text: str) -> list[tuple[int, int]]:
-    """Return first character of every word, and the one after its last.
+    """Return the first character of every word, and the one after its last.
 
-    Letters and digits that touch are a word; every other sign, and every letter of scripts that have no blanks between
-    words, is one of its own.
+    A run of letters and digits is a word; every other sign, and every letter of scripts without blanks between words,
+    is a word by itself.
 
     >>> text = "Ada's Paris-based 東京"
     >>> [text[start:end] for start, end in word_places(text)]
@@ -40,7 +40,7 @@ def words_of(text: str) -> list[str]:
 
 @lru_cache(maxsize=1 << 12)
 def _kind(character: str) -> str:
-    """Return w for what words consist of, a for what is alone, m for marks on the one before, and a blank."""
+    """Return w for letters of words, a for characters that stand alone, m for combining marks, and a blank."""
     category = unicodedata.category(character)[0]
     if category in "ZC":
         return " "
@@ -51,19 +51,19 @@ def _kind(character: str) -> str:
 
 
 def are_spans(value: object) -> bool:
-    """Say whether a value is a list of spans, which may be empty, or an object of lists."""
+    """Tell whether a value is a list of spans, which may be empty, or an object of lists."""
     items = value if isinstance(value, list | tuple) else [value]
     return all(isinstance(item, Mapping | list | tuple) for item in items)
 
 
 def tags_of_spans(where: str, text: str, value: object) -> tuple[str, ...]:
-    """Return the tags, in IOB2, of the words of a text; blanks at the borders of a span do not count.
+    """Return the tags of the words of a text in IOB2; blanks at the borders of a span are ignored.
 
     >>> tags_of_spans("a", "Ada Lovelace wrote", [{"start": 0, "end": 12, "label": "PER"}])
     ('B-PER', 'I-PER', 'O')
 
     Raises:
-        DataError: a span is none, is out of the text, divides a word, or overlaps another one.
+        DataError: a span is malformed, outside of the text, divides a word, or overlaps another one.
     """
     places = word_places(text)
     starts, ends = [start for start, _ in places], [end for _, end in places]

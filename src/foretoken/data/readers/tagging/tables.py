@@ -1,4 +1,4 @@
-"""Tables of tagged words: a sentence per row, as words or as a text with spans, or a word per row."""
+"""Tables of tagged words: one sentence per row, as words or as a text with spans, or one word per row."""
 
 from __future__ import annotations
 
@@ -34,8 +34,8 @@ from foretoken.data.readers.tagging.sentences import Placed, Sentence, placed, t
 from foretoken.data.readers.tagging.spans import are_spans, tags_of_spans, words_of
 from foretoken.errors import DataError, did_you_mean
 
-_SAMPLE = 1000  # rows that tell what a table has
-_KEEP = "surrogateescape"  # a byte that is not in the encoding spoils a sentence, not the file
+_SAMPLE = 1000  # rows to detect the form of a table
+_KEEP = "surrogateescape"  # a byte that is not in the encoding makes one sentence unusable, not the file
 _DELIMITED, _LINES = (".csv",), (".tsv", ".tab")  # the latter may also have a word per line without names of columns
 _WORDS, _TEXTS, _SPANS = "tokens?|words?|form", "text|sentence|content", "spans|entities|ents"
 _TAGS, _POS = r"((ner|entity|iob|bio)[ _-]?)?(tag|label)s?|ner|iob2?|bio", r"(u|x)?pos([ _-]?tags?)?"
@@ -46,7 +46,7 @@ _PAIRS = ((_WORDS, _TAGS), (_TEXTS, _SPANS), (_TEXTS, _TAGS), (_WORDS, _POS), (_
 
 @dataclass(frozen=True)
 class Roles:
-    """The columns of a table: of words or texts, their tags or spans, and the sentence and document of each."""
+    """The columns of a table: words or texts, their tags or spans, and the names of sentence and document."""
 
     words: str
     tags: str | None = None
@@ -55,12 +55,12 @@ class Roles:
 
     @property
     def columns(self) -> list[str]:
-        """All of them."""
+        """All columns with a role."""
         return [name for name in astuple(self) if name is not None]
 
 
 def read_tagged_file(path: Path, columns: ColumnNames) -> list[TaggedExample]:
-    """Return the sentences of a file of any kind; labels in it are not looked at without ``columns.label``.
+    """Return the sentences of a file of any kind; if ``columns.label`` is None, labels are not read.
 
     Raises:
         DataError: the file, a sentence or a tag is not usable; the message names file and line.
@@ -78,9 +78,9 @@ def tagged_from_rows(source: Path | str, rows: Iterable[Row], columns: ColumnNam
 
 
 def table_rows(path: Path, columns: ColumnNames) -> Iterator[Row] | None:
-    """Return the rows of a file that names its columns; None for any other.
+    """Return the rows of a file that names its columns; None for other files.
 
-    Of a file whose ending does not tell, the first line does: it names columns of words and of tags or sentences.
+    If the ending does not tell, the first line does: it names columns of words and of tags or sentences.
     """
     format, ending = columns.format, without_gz(path).suffix.lower()
     if ending in READERS and ending not in (*_DELIMITED, *_LINES):
@@ -127,13 +127,13 @@ def _called(names: Iterable[str], *patterns: str) -> list[str]:
 
 
 def roles_of(source: str, names: Sequence[str], columns: ColumnNames) -> Roles:
-    """Return the columns with these names that are read: those of the options, or those that leave no doubt.
+    """Return the columns to read among these names: those of the options, or those found by their names.
 
     >>> roles_of("a.csv", ["Sentence #", "Word", "POS", "Tag"], ColumnNames(problem="token-classification"))
     Roles(words='Word', tags='Tag', sentence='Sentence #', document=None)
 
     Raises:
-        DataError: a column is not there, or there is a doubt.
+        DataError: a column is missing, or the columns are not certain.
     """
     options = {"word_column": columns.text, "tag_column": columns.label, "sentence_column": columns.sentence}
     options |= {"group_column": columns.group}
@@ -151,11 +151,11 @@ def roles_of(source: str, names: Sequence[str], columns: ColumnNames) -> Roles:
     tags = tags if has_tags else []
     free = [name for name in free if name not in (*words, *tags)]
     sentence, document = sentence or _called(free, _SENTENCE), document or _called(free, _DOCUMENT)
-    return Roles(words[0], *(next(iter(found), None) for found in (tags, sentence, document)))
+    return Roles(words[0], *(next(iter(columns_found), None) for columns_found in (tags, sentence, document)))
 
 
 def _named(source: str, names: Sequence[str], columns: ColumnNames, option: str, name: str | None) -> list[str]:
-    """Return the column that an option names; none where it names none, or is remembered and this table lacks it."""
+    """Return the column of an option; empty if it is not set, or a column of training that this table lacks."""
     if name and name in names:
         return [name]
     if not name or name in (ColumnNames.text, ColumnNames.label):
@@ -171,16 +171,15 @@ def _named(source: str, names: Sequence[str], columns: ColumnNames, option: str,
 
 
 def sentences_of_rows(source: str, rows: Iterable[Row], columns: ColumnNames) -> list[Placed]:
-    """Return the sentences of a table's rows as they are written."""
+    """Return the sentences of a table's rows, with their tags as written."""
     rows = [(where, row if isinstance(row, DataError) else _of_label_studio(row)) for where, row in rows]
     names = _names(rows[:_SAMPLE])
     if not names:
         return [(where, row) for where, row in rows if isinstance(row, DataError)]
     roles = roles_of(source, names, columns)
     is_of_sentences = _has_sentences([row for row in usable_rows(rows[:_SAMPLE]) if row], roles)
-    said = [
-        f"{what} from column {name!r}" for what, name in zip(("words", "tags"), astuple(roles), strict=False) if name
-    ]
+    named = zip(("words", "tags"), astuple(roles), strict=False)
+    said = [f"{what} from column {name!r}" for what, name in named if name]
     ends = f"from column {roles.sentence!r}" if roles.sentence else "end at blank rows"
     ends = "" if is_of_sentences else f", sentences {ends}"
     note(source, f"a {'sentence' if is_of_sentences else 'word'} per row: {', '.join(said)}{ends}", kind=str(roles))
@@ -191,7 +190,7 @@ def sentences_of_rows(source: str, rows: Iterable[Row], columns: ColumnNames) ->
 
 
 def _of_label_studio(row: Mapping[str, Any]) -> Mapping[str, Any]:
-    """Return a task that Label Studio exported as a text with spans; any other row as it is."""
+    """Return a task exported by Label Studio as a text with spans; other rows unchanged."""
     data, work = row.get("data"), row.get("annotations")
     if not (isinstance(data, Mapping) and isinstance(work, list) and work and isinstance(work[0], Mapping)):
         return row
@@ -200,14 +199,14 @@ def _of_label_studio(row: Mapping[str, Any]) -> Mapping[str, Any]:
 
 
 def _list(value: object) -> Sequence[Any] | None:
-    """Return the list that a value is, or that is written in it; None for any other."""
+    """Return a value that is a list, or a list written as text; None for other values."""
     if isinstance(value, list | tuple):
         return value
     return written_list(value.strip()) if isinstance(value, str) else None
 
 
 def _has_sentences(rows: Sequence[Mapping[str, Any]], roles: Roles) -> bool:
-    """Say whether a row is a sentence, and not a word."""
+    """Tell whether rows are sentences, and not words."""
     cells = [(row.get(roles.words), row.get(roles.tags or "")) for row in rows]
     if any(_list(cell) is not None or isinstance(cell, Mapping) for cell in chain(*cells)):
         return True
@@ -229,14 +228,14 @@ def _of_row(roles: Roles, number: int, where: str, row: Mapping[str, Any]) -> Se
     if not words or not all(map(str.strip, words)):
         raise DataError(f"{where}: column {roles.words!r} holds {'an empty word' if words else 'no words'}; fill it in")
     document = row.get(roles.document or "")
-    found = () if roles.tags is None else _tags(where, roles.tags, len(words), cell if tags is None else tags, text)
-    return Sentence(
-        words, found, (where,), row_id(where, row, number), None if document is None else str(document), text
-    )
+    document = None if document is None else str(document)
+    written = cell if tags is None else tags
+    word_tags = () if roles.tags is None else _tags(where, roles.tags, len(words), written, text)
+    return Sentence(words, word_tags, (where,), row_id(where, row, number), document, text)
 
 
 def _tags(where: str, column: str, count: int, value: object, text: str | None) -> tuple[str, ...]:
-    """Return the tags of so many words, or those that the spans of a text come to."""
+    """Return the tags of ``count`` words, which are given as tags or as spans of a text."""
     if text is not None:
         return tags_of_spans(where, text, value)
     items = value.split() if isinstance(value, str) else value
@@ -247,7 +246,7 @@ def _tags(where: str, column: str, count: int, value: object, text: str | None) 
 
 
 def _of_words(rows: Iterable[Row], roles: Roles) -> list[Placed]:
-    """Return the sentences of a table with a word per row."""
+    """Return the sentences of a table with one word per row."""
     columns = roles.columns
     _, tag, sentence, document = (None if name is None else columns.index(name) for name in astuple(roles))
     lines = ((where, row if isinstance(row, DataError) else _cells(row, columns)) for where, row in rows)
