@@ -6,6 +6,8 @@ import pytest
 from foretoken.data.plain_table import PlainTable
 from foretoken.inference.predictor import load_for_inference, predict_rows
 
+from support.served import ok
+
 TEXTS = ["lunch word1 word2", "prize " * 70, "word7 winner-word3, x"]
 PAIRS = ["prize word2", "lunch", "word1"]
 CLASSES = ("spam", "topic", "topics", "rare", "stars", "house")  # scaled, chunks, thresholds, weights, numbers
@@ -16,11 +18,6 @@ def predicted(folder, **columns):
     rows = PlainTable({"id": ["1", "2", "3"]} | columns)
     outputs, truncation, _ = predict_rows(predictor, rows)
     return outputs, predictor.problem.to_json(outputs, rows), truncation
-
-
-def ok(answer):
-    assert answer.status_code == 200, answer.text
-    return answer.json()
 
 
 @pytest.mark.parametrize("name", [*CLASSES, "relevance"])
