@@ -145,34 +145,23 @@ def test_many_errors_are_a_screenful_of_short_lines(refused):
     assert errors[-1] == "  ... and 980 more"
 
 
-OF_TRAINING = {
-    "epochs": 3,
-    "batch_size": 4,
-    "tokens_per_batch": 100,
-    "early_stopping_patience": 3,
-    "attention_engine": "block",
+IDLE = {
+    "training.epochs": {"training": {"epochs": 3}},
+    "training.batch_size": {"training": {"batch_size": 4, "tokens_per_batch": 100}},
+    "training.early_stopping_patience": {"training": {"early_stopping_patience": 3}},
+    "training.attention_engine": {"training": {"attention_engine": "block"}},
+    "method.encoder_hidden_size": {"method": {"name": "prefix-tuning", "encoder_hidden_size": 8}},
+    "method.position_free": {"method": {"name": "prefix-tuning", "position_free": True}},
+    "method.configs[1].encoder_hidden_size": {
+        "method": {"name": "stack", "configs": ["lora", {"name": "prompt-tuning", "encoder_hidden_size": 8}]}
+    },
 }
-PROMPT = {"name": "prompt-tuning", "encoder_hidden_size": 8}
-IDLE = [
-    (
-        {"training": OF_TRAINING, "method": {"name": "stack", "configs": ["lora", PROMPT]}},
-        {
-            "method.configs[1].encoder_hidden_size",
-            *(f"training.{key}" for key in OF_TRAINING if key != "tokens_per_batch"),
-        },
-    ),
-    (
-        {"method": {"name": "prefix-tuning", "encoder_hidden_size": 8, "position_free": True}},
-        {"method.encoder_hidden_size", "method.position_free"},
-    ),
-]
 
 
-@pytest.mark.parametrize(("changes", "keys"), IDLE)
-def test_options_without_effect_are_said(changes, keys, done):
-    said = [warning.removeprefix("foretoken: warning: ").partition(" has no effect: ") for warning in done(**changes)]
-    assert {key for key, _, _ in said} == keys
-    assert all(why for _, _, why in said)
+@pytest.mark.parametrize("key", IDLE)
+def test_options_without_effect_are_said(key, done):
+    (warning,) = done(**IDLE[key])
+    assert warning.startswith(f"foretoken: warning: {key} has no effect: ")
 
 
 def test_options_of_data_without_effect_are_said(done, tiny_files):
