@@ -26,6 +26,7 @@ def tiny(tmp_path_factory):
             "training": training | changes.pop("training", {}),
             "output": str(path.parent / "runs"),
             "name": "run",
+            "baselines": False,
         }
         path.write_text(yaml.safe_dump(values | changes))
         return path
@@ -38,7 +39,7 @@ def finished(tiny):
     """The folder of a finished LoRA run."""
     folder = tiny.root / "finished"
     folder.mkdir()
-    assert main(["train", str(tiny.recipe(folder / "recipe.yaml"))]) == 0
+    assert main(["train", str(tiny.recipe(folder / "recipe.yaml", baselines=True))]) == 0
     return folder / "runs" / "run"
 
 

@@ -47,11 +47,11 @@ def test_what_the_record_says_of_a_baseline_is_what_it_predicts(finished, record
         assert said["seconds"] > 0
 
 
-@pytest.mark.parametrize("words", [False, True])
+@pytest.mark.parametrize("words", [False, pytest.param(True, marks=pytest.mark.slow)])
 def test_several_recipes_on_the_same_splits_have_them_once_and_the_best_is_named(words, tiny, tmp_path, cli):
     short, beside = {"epochs": 1}, " + words" if words else ""
     paths = [
-        tiny.recipe(tmp_path / f"{name}.yaml", training=short, name=name, method=name, words=words)
+        tiny.recipe(tmp_path / f"{name}.yaml", training=short, name=name, method=name, words=words, baselines=True)
         for name in ("lora", "bitfit")
     ]
     result = cli("train", *paths)
@@ -62,7 +62,7 @@ def test_several_recipes_on_the_same_splits_have_them_once_and_the_best_is_named
 
 
 def test_of_tf_idf_itself_nothing_is_said(tiny, tmp_path, cli):
-    result = cli("train", tiny.recipe(tmp_path / "r.yaml", method="tf-idf"))
+    result = cli("train", tiny.recipe(tmp_path / "r.yaml", method="tf-idf", baselines=True))
     assert first_words(result.out) == ["method", "tf-idf"]
     assert len(result.out.strip().split("\n\n")) == 2
 
@@ -77,7 +77,7 @@ def test_without_baselines_there_is_nothing_of_them(tiny, tmp_path, cli, record)
 
 
 def test_a_run_that_was_killed_before_its_baselines_has_them_after(tiny, tmp_path, cli, record, monkeypatch):
-    path = tiny.recipe(tmp_path / "r.yaml", training={"epochs": 1})
+    path = tiny.recipe(tmp_path / "r.yaml", training={"epochs": 1}, baselines=True)
 
     def killed(*_):
         raise KeyboardInterrupt
@@ -94,7 +94,7 @@ def test_a_run_that_was_killed_before_its_baselines_has_them_after(tiny, tmp_pat
 
 @pytest.mark.parametrize("damage", [[], {"majority": []}, {"majority": {"validation": {}, "test": {"f1_macro": "x"}}}])
 def test_a_record_that_someone_changed_is_still_printed(finished, tmp_path, cli, tiny, damage):
-    path = tiny.recipe(tmp_path / "r.yaml")
+    path = tiny.recipe(tmp_path / "r.yaml", baselines=True)
     shutil.copytree(finished, tmp_path / "runs" / "run")
     file = tmp_path / "runs" / "run" / "run.json"
     file.write_text(json.dumps(json.loads(file.read_text()) | {"baselines": damage}))
@@ -105,7 +105,9 @@ def test_a_record_that_someone_changed_is_still_printed(finished, tmp_path, cli,
 
 def test_folds_have_the_baselines_of_all_documents_together(tiny, tmp_path, cli):
     data = {"path": str(tiny.data), "folds": 3}
-    result = cli("train", tiny.recipe(tmp_path / "r.yaml", data=data, name="mail", training={"epochs": 1}))
+    result = cli(
+        "train", tiny.recipe(tmp_path / "r.yaml", data=data, name="mail", training={"epochs": 1}, baselines=True)
+    )
     assert first_words(result.out) == ["method", "lora,", "lora,", *BASELINES]
     assert "120 test documents" in result.out
     found = json.loads((tmp_path / "runs" / "mail-folds.json").read_text())["baselines"]["tf-idf"]

@@ -49,25 +49,6 @@ def test_unusable_data(write, said, tiny, tmp_path, refused):
     assert not (tmp_path / "runs" / "run").exists()
 
 
-def test_a_label_in_test_that_train_lacks(tiny, tmp_path, refused):
-    train, test = (
-        write_csv(tmp_path / "train.csv", GOOD),
-        write_csv(tmp_path / "test.csv", [("lunch", "eggs")]),
-    )
-    data = {"train": str(train), "validation": str(train), "test": str(test)}
-    assert "eggs" in refused("train", tiny.recipe(tmp_path / "r.yaml", data=data))
-
-
-def test_all_recipe_errors_come_together(tiny, tmp_path, refused):
-    recipe = tiny.recipe(tmp_path / "r.yaml", method="prefix-propagaton", modle="x")
-    message = refused("train", recipe, "--training.learning_rate", "fast", "--training.epochs=0")
-    assert message.splitlines()[0].endswith("4 errors")
-    assert "modle: no such key (did you mean 'model'?)" in message
-    assert "method.name: no method 'prefix-propagaton' (did you mean 'prefix-propagation'?)" in message
-    assert "training.learning_rate: got 'fast' (a text), expected `auto` or a number" in message
-    assert "training.epochs: got 0, expected at least 1" in message
-
-
 def test_a_model_that_is_not_there(tiny, tmp_path, refused):
     assert "nowhere" in refused("train", tiny.recipe(tmp_path / "r.yaml", model=str(tmp_path / "nowhere")))
 
@@ -198,18 +179,10 @@ def test_help_needs_no_heavy_library(verb):
     assert "usage: foretoken" in done.stdout
     imported = {line.rsplit("|")[-1].strip() for line in done.stderr.splitlines()}
     assert "foretoken_cli" in imported
-    assert not imported & {
-        "torch",
-        "transformers",
-        "datasets",
-        "peft",
-        "sklearn",
-        "pandas",
-        "pyarrow",
-        "numpy",
-    }
+    assert not imported & {"torch", "transformers", "datasets", "peft", "sklearn", "pandas", "pyarrow", "numpy"}
 
 
+@pytest.mark.slow
 def test_predicting_typed_texts_takes_no_datasets():
     code = "import sys, foretoken.inference.any_predictor; sys.exit('datasets' in sys.modules)"
     assert subprocess.run([sys.executable, "-c", code]).returncode == 0

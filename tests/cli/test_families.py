@@ -16,7 +16,7 @@ from support.tiny_families import COUNT_FROM_ONE, ROWS, answers, errors, predict
 from support.tiny_run import write_csv
 
 CLASSIFIERS = [family for family in CONFIGS if "SEQ_CLS" in tasks(family)]
-QUICK = ("modernbert", "gpt2", "t5", "bart")
+QUICK = ("modernbert", "gpt2", "t5")
 WITHOUT_PADDING = [family for family in DECODERS if family != "qwen2"]  # transformers gives its tokenizer a token
 SHORT = {"num_threads": 1, "max_steps": 2, "eval_every": 1, "batch_size": 4, "learning_rate": 0.01}
 
@@ -46,6 +46,7 @@ def write(tmp_path, mail):
             "training": SHORT | (training or {}),
             "output": str(tmp_path / "runs"),
             "name": name,
+            "baselines": False,
         }
         path = tmp_path / f"{name}.yaml"
         path.write_text(yaml.safe_dump(values))
@@ -95,7 +96,7 @@ def test_a_family_trains_evaluates_and_predicts(family, bring, mail, cli):
     assert with_plain_peft(run, texts) == pytest.approx(probabilities, abs=1e-5)
 
 
-@pytest.mark.parametrize("family", marked(WITHOUT_PADDING, quick=("gpt2", "llama")))
+@pytest.mark.parametrize("family", marked(WITHOUT_PADDING, quick=("gpt2",)))
 def test_a_decoder_without_a_padding_token_pads_with_its_end_token(family, bring):
     method = {"name": "prefix-propagation", "prefix_init": "random"}  # what is special in a vocabulary differs
     with_padding = bring(family, method, name="padded")
@@ -109,7 +110,7 @@ def test_a_decoder_without_a_padding_token_pads_with_its_end_token(family, bring
     assert with_plain_peft(run, texts) == pytest.approx(probabilities, abs=1e-5)
 
 
-@pytest.mark.parametrize("method", ["full", "prefix-tuning"])
+@pytest.mark.parametrize("method", [pytest.param("full", marks=pytest.mark.slow), "prefix-tuning"])
 @pytest.mark.parametrize("family", marked(("bert", "gpt2", "gemma3_text", "bart"), quick=("gpt2",)))
 def test_a_tokenizer_that_pads_on_the_left_changes_nothing(family, method, bring):
     right, left = bring(family, method, name="right"), bring(family, method, name="left", side="left")
@@ -185,7 +186,7 @@ def test_bfloat16_with_gradient_checkpointing(family, bring, cli):
         assert answers(cli("predict", run.folder, *texts)) == pytest.approx(probabilities, abs=0.05)
 
 
-@pytest.mark.parametrize("saved_as", [torch.bfloat16, torch.float16])
+@pytest.mark.parametrize("saved_as", [torch.bfloat16, pytest.param(torch.float16, marks=pytest.mark.slow)])
 def test_a_model_saved_in_half_precision_is_trained_in_float32(saved_as, bring, cli):
     """As nearly every decoder is saved. Small steps are lost in rounding there, and fp32 would not be what it says."""
     run = bring("llama", "prefix-tuning", dtype=saved_as, training={"learning_rate": 1e-5, "warmup_ratio": 0})

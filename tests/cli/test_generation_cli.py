@@ -63,10 +63,10 @@ def predicted(cli, run):
     ("family", "method"),
     [
         ("gpt2", "prefix-propagation"),
-        ("llama", {"name": "lora", "r": 2}),
+        pytest.param("llama", {"name": "lora", "r": 2}, marks=pytest.mark.slow),
         ("bart", "prefix-tuning"),
         ("t5", "full"),
-        ("led", "prefix-propagation"),
+        pytest.param("led", "prefix-propagation", marks=pytest.mark.slow),
     ],
 )
 def test_a_run_is_measured_saved_and_predicts_the_same_texts_again(run, cli, record, family, method):

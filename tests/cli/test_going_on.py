@@ -46,7 +46,7 @@ def trained(tiny, path, name, **changes):
     return path / "runs" / name
 
 
-FAST = ("a head of ours", "full")
+FAST = ("a head of ours",)
 
 
 @pytest.mark.parametrize("kind", [pytest.param(k, marks=() if k in FAST else pytest.mark.slow) for k in KINDS])

@@ -127,11 +127,7 @@ def test_sets_and_intervals_hold_the_right_one(trained, cli, new):
 @pytest.mark.parametrize(
     ("problem", "words", "message"),
     [
-        (
-            "classification",
-            ("--max-error", "0.05"),
-            "max_error 0.05 cannot be guaranteed at confidence 0.95 with",
-        ),
+        ("classification", ("--max-error", "0.05"), "max_error 0.05 cannot be guaranteed at confidence 0.95 with"),
         ("classification", ("--max-error", "5"), "--max-error: got 5.0, expected below 1"),
         ("classification", ("--max-error", "few"), "--max-error: got 'few', expected a number"),
         ("classification", ("--answer", "sets"), "--answer needs --max-error"),

@@ -36,7 +36,10 @@ def tables(run):
     return pq.read_table(run / "predictions.parquet")
 
 
-@pytest.mark.parametrize(("pool", "hidden", "count"), [("mean", False, 34), ("prefix", True, 306), ("max", True, 306)])
+@pytest.mark.parametrize(
+    ("pool", "hidden", "count"),
+    [pytest.param("mean", False, 34, marks=pytest.mark.slow), ("prefix", True, 306), ("max", True, 306)],
+)
 def test_a_run_with_a_head_predicts_what_it_measured(pool, hidden, count, tiny, tmp_path, cli, record):
     head = {"pool": pool, "hidden": hidden}
     recipe = tiny.recipe(tmp_path / "r.yaml", method=METHODS[pool], head=head, training=QUICK)

@@ -7,12 +7,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 import torch
-from peft import (
-    AutoPeftModelForSequenceClassification,
-    AutoPeftModelForTokenClassification,
-    PeftModel,
-    get_peft_model,
-)
+from peft import AutoPeftModelForSequenceClassification, AutoPeftModelForTokenClassification, PeftModel, get_peft_model
 from transformers import AutoModel, AutoModelForSequenceClassification, AutoModelForTokenClassification
 
 from foretoken import PrefixPropagationConfig
@@ -28,31 +23,6 @@ from support.tiny_run import documents, write_csv
 
 def answers(text):
     return [json.loads(line) for line in text.splitlines()]
-
-
-def test_evaluate_agrees_with_the_run(finished, tiny, cli, tmp_path):
-    rows = [row for row in pq.read_table(finished / "predictions.parquet").to_pylist() if row["split"] == "test"]
-    data = write_csv(tmp_path / "all.csv", documents(120))
-    out = tmp_path / "all.parquet"
-    result = cli("evaluate", finished, data, "--output", out)
-    assert result.code == 0
-    measured = {line.split("  ")[0]: line.split()[1] for line in result.out.split("\n\n")[0].splitlines()[1:]}
-    table = pq.read_table(out).to_pandas()
-    assert len(table) == 120
-    assert float(measured["accuracy"]) == pytest.approx((table["label"] == table["prediction"]).mean(), abs=1e-4)
-    ours = {round(value, 5) for value in table["prob_spam"]}
-    assert all(any(abs(row["prob_spam"] - value) < 2e-5 for value in ours) for row in rows)
-
-
-def test_predict_texts_one_json_line_each(finished, cli):
-    result = cli("predict", finished, "word1 prize winner", "lunch")
-    assert result.code == 0
-    first, second = answers(result.out)
-    assert first["id"] == "1"
-    assert second["id"] == "2"
-    assert first["label"] in ("ham", "spam")
-    assert sum(first["probabilities"].values()) == pytest.approx(1, abs=1e-5)
-    assert first["probability"] == max(first["probabilities"].values())
 
 
 def test_order_is_kept_whatever_the_lengths_and_batch_size(finished, cli):

@@ -11,10 +11,7 @@ import pytest
 from foretoken.training.run.record import RunRecord
 from foretoken_cli import INTERRUPTED, VERBS, main
 
-SAID = {
-    "train": "goes on from the last checkpoint",
-    "predict": "nothing was written, and the same command begins anew",
-}
+SAID = {"train": "goes on from the last checkpoint", "predict": "nothing was written, and the same command begins anew"}
 
 
 @pytest.mark.parametrize("verb", VERBS)

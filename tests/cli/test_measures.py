@@ -1,6 +1,5 @@
 """What is measured beside the metric: parts of a split, scaled probabilities, the test split later or never."""
 
-import csv
 import json
 import re
 
@@ -58,23 +57,6 @@ def test_pairs_of_an_own_file(tiny, tmp_path, cli, refused):
     predicted = cli("predict", run, "--input", data)
     assert len(predicted.out.splitlines()) == 60
     assert "needs more than a text" in refused("predict", run, "word1 prize")
-
-
-def test_numbers_of_an_own_file(tiny, tmp_path, cli, record):
-    rows = [(text, str(len(text.split()) / 10)) for text, _ in documents(80)]
-    data = write_csv(tmp_path / "numbers.csv", rows)
-    options = {"path": str(data), "problem": "regression"}
-    training = {"metric": "pearson_spearman", "epochs": 2}
-    assert cli("train", tiny.recipe(tmp_path / "r.yaml", data=options, training=training)).code == 0
-    run = tmp_path / "runs" / "run"
-    assert record(run)["test"].keys() == {"pearson", "spearman", "pearson_spearman", "mse"}
-    evaluated = cli("evaluate", run, data)
-    assert evaluated.code == 0
-    assert "pearson_spearman" in evaluated.out
-    with data.open() as handle:
-        texts = [row["text"] for row in csv.DictReader(handle)]
-    value = json.loads(cli("predict", run, texts[0]).out)["value"]
-    assert isinstance(value, float)
 
 
 def test_evaluate_says_all_of_it_and_writes_it(finished, tiny, cli, tmp_path):

@@ -57,6 +57,7 @@ def made(tiny, tmp_path_factory):
             "head": None,  # transformers' own, which peft loads without foretoken
             "output": str(root / "runs"),
             "name": name,
+            "baselines": False,
         } | changes
         values["training"] = {"epochs": 3, "learning_rate": 0.03, "num_threads": 1} | changes.get("training", {})
         recipes[name] = build_recipe(values)

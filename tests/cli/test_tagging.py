@@ -63,7 +63,9 @@ def test_columns_that_training_named_are_those_of_later_files(files, tiny, cli, 
     assert evaluated.code == 0, evaluated.err
 
 
-@pytest.mark.parametrize(("method", "least"), [("prefix-propagation", 0.3), ("full", 0.8)])
+@pytest.mark.parametrize(
+    ("method", "least"), [pytest.param("prefix-propagation", 0.3, marks=pytest.mark.slow), ("full", 0.8)]
+)
 def test_a_run_learns_to_tag_and_what_it_saved_does_so_elsewhere(files, tiny, cli, record, tmp_path, method, least):
     model, data, rows = files
     recipe = tiny.recipe(

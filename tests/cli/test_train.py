@@ -73,11 +73,7 @@ def test_max_steps_evaluation_by_steps_and_early_stopping(tiny, tmp_path, cli, r
     options = {"max_steps": 30, "eval_every": 4, "early_stopping_patience": 2, "learning_rate": 1e-9}
     assert cli("train", tiny.recipe(tmp_path / "r.yaml", training=options)).code == 0
     values = record(tmp_path / "runs" / "run")
-    assert [entry["step"] for entry in values["epochs"]] == [
-        4,
-        8,
-        12,
-    ]  # the first is best, then two without gain
+    assert [entry["step"] for entry in values["epochs"]] == [4, 8, 12]  # the first is best, then two without gain
     assert values["best"]["step"] == 4
 
 

@@ -3,9 +3,13 @@
 The full table runs with ``-m "slow or not slow"`` (``make test-slow`` runs what is left out here).
 """
 
+from collections import defaultdict
+
 import pytest
 
 from foretoken.attention import choose as attention_settings
+
+from support.table import METHODS
 
 # a family whose declaration and attention code are another family's
 ALIKE = ("roberta", "xlm-roberta", "camembert", "electra", "big_bird, full", "qwen2", "qwen3", "mistral", "gemma3_text")
@@ -13,6 +17,8 @@ ALIKE_ROWS = ("prefix-propagation", "prefix-tuning", "stack, of every site")
 # one family per way of getting rows and columns in: a variant of a method differs in the method's own module
 VARIANT_FAMILIES = ("bert", "longformer", "llama", "t5")
 COMPOSED = ("mam-adapter", "stack", "head-only")  # of parts that have rows of their own
+# the first row of each method; what is tried with every row beside test_invariants.py has by default these alone
+FIRST_ROWS = {*{name.partition(",")[0]: name for name in reversed(METHODS)}.values(), "stack, of every site"}
 
 
 @pytest.fixture(autouse=True)
@@ -27,11 +33,25 @@ def runs_by_default(method, family):
     return is_main or method in ALIKE_ROWS or family in VARIANT_FAMILIES
 
 
+def method_of(item):
+    """Return the row of the table that a test is about, or None."""
+    method = item.callspec.params.get("method") if hasattr(item, "callspec") else None
+    return method if isinstance(method, str) else None
+
+
 def pytest_collection_modifyitems(items):
+    rows = defaultdict(set)
+    for item in items:
+        rows[item.nodeid.partition("[")[0]].add(method_of(item))
     for item in items:
         parameters = getattr(item, "callspec", None) and item.callspec.params
         is_cell = parameters and all(isinstance(parameters.get(name), str) for name in ("method", "family"))
         left_out = is_cell and not runs_by_default(parameters["method"], parameters["family"])
+        of_every_row = (
+            len(rows[item.nodeid.partition("[")[0]]) > len(FIRST_ROWS) and item.path.parent.name == "conformance"
+        )
+        if of_every_row and item.path.name != "test_invariants.py":
+            left_out = left_out or method_of(item) not in (*FIRST_ROWS, None)
         compiles = "compile" in item.name and item.path.name != "test_lifecycle.py"  # ten seconds each
         if left_out or compiles:
             item.add_marker(pytest.mark.slow)

@@ -8,12 +8,7 @@ import torch
 from peft import get_peft_model
 from transformers import BigBirdConfig, BigBirdModel
 
-from foretoken import (
-    AoTPTuningConfig,
-    PrefixPropagationConfig,
-    PrefixTuningConfig,
-    PromptTuningConfig,
-)
+from foretoken import AoTPTuningConfig, PrefixPropagationConfig, PrefixTuningConfig, PromptTuningConfig
 from foretoken.attention.choose import use_packing
 from foretoken.backbones.base import ADAPTER, PassFacts
 from foretoken.backbones.big_bird import attach_blocked

@@ -14,13 +14,8 @@ from support.table import CELLS, adapted
 pytest.importorskip("onnxscript")
 pytestmark = pytest.mark.filterwarnings("ignore")  # of torch's exporter
 
-DEFAULT = [("prefix-tuning", "llama")]
 REFUSED = ("t5", "bart", "led", "big_bird")
-EXPORTED = [
-    pytest.param(method, family, marks=() if (method, family) in DEFAULT else pytest.mark.slow)
-    for method, family in CELLS
-    if family not in REFUSED
-]
+EXPORTED = [(method, family) for method, family in CELLS if family not in REFUSED]
 
 
 # the third layer is one more of the first two, and tracing takes as long for each
@@ -48,6 +43,7 @@ def sample(family, size, length):
     return {"input_ids": ids, "attention_mask": mask}
 
 
+@pytest.mark.slow  # by default: tests/cli/test_export_documents.py
 @pytest.mark.parametrize(("cell_method", "cell_family"), EXPORTED)
 def test_onnxruntime_computes_what_the_model_does(cell_method, cell_family, tmp_path):
     graph = graph_of(cell_family, cell_method)

@@ -93,6 +93,7 @@ def with_head(family, pool, *, hidden=False, method=None, **changes):
     return random_heads(model).double()
 
 
+@pytest.mark.covering
 @pytest.mark.parametrize(
     ("family", "left"), [*((family, False) for family in FAMILIES), ("bert", True), ("longformer", True)]
 )

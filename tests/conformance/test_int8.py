@@ -126,6 +126,7 @@ def bases(tmp_path_factory):
     return cache(lambda precision: SharedBase(str(folder), precision))
 
 
+@pytest.mark.covering
 @pytest.mark.parametrize("precision", LOWER)
 @pytest.mark.parametrize("method", CHANGING)
 def test_every_method_on_tensors_that_others_share(method, precision, narrow, bases):

@@ -44,7 +44,7 @@ def steps(model, optimizer, inputs, count):
 @pytest.mark.parametrize("family", FAMILIES)
 @pytest.mark.parametrize("method", ROWS)
 def test_training_resumes_to_the_same_losses(method, family, tmp_path):
-    """Four steps = two steps, save, load with is_trainable=True, two more (plain SGD carries no state)."""
+    """Two steps = one step, save, load with is_trainable=True, one more (plain SGD carries no state)."""
     inputs = tiny.batch(family)
     model = adapted(tiny.model(family), method, task_type="SEQ_CLS")
     tiny.shaken(model, scale=0.1)
@@ -53,12 +53,12 @@ def test_training_resumes_to_the_same_losses(method, family, tmp_path):
     def sgd(m):
         return torch.optim.SGD([p for p in m.parameters() if p.requires_grad], lr=0.05)
 
-    straight = steps(model, sgd(model), inputs, 4)
+    straight = steps(model, sgd(model), inputs, 2)
     model.load_state_dict(start)
-    first = steps(model, sgd(model), inputs, 2)
+    first = steps(model, sgd(model), inputs, 1)
     model.save_pretrained(tmp_path)
     again = PeftModel.from_pretrained(tiny.model(family), tmp_path, is_trainable=True)
-    second = steps(again, sgd(again), inputs, 2)
+    second = steps(again, sgd(again), inputs, 1)
     assert first + second == pytest.approx(straight, rel=1e-5)
     assert straight[-1] < straight[0]
 
@@ -195,7 +195,7 @@ def test_bf16_autocast_trains(method, family):
     model = adapted(tiny.model(family), method, task_type="SEQ_CLS")
     optimizer = torch.optim.SGD([p for p in model.parameters() if p.requires_grad], lr=0.05)
     losses = []
-    for _ in range(8):
+    for _ in range(4):
         with torch.autocast("cpu", torch.bfloat16):  # one context for all steps would keep the first step's casts
             losses += steps(model, optimizer, tiny.batch(family), 1)
     assert losses[-1] < losses[0]
@@ -218,7 +218,7 @@ def test_half_precision_loads_computes_and_leaves_the_model_as_it_was(method, ba
     tensors = load_file(tmp_path / "adapter_model.safetensors")
     tensors = {name: tensor.to(HALVES[stored]) for name, tensor in tensors.items()}
     save_file(tensors, tmp_path / "adapter_model.safetensors", metadata={"format": "pt"})
-    for options in ({}, {"low_cpu_mem_usage": True}, {"low_cpu_mem_usage": True, "autocast_adapter_dtype": False}):
+    for options in ({}, {"low_cpu_mem_usage": True, "autocast_adapter_dtype": False}):
         plain = tiny.model("bert").to(HALVES[base]).requires_grad_(False)
         weights, frozen = copy.deepcopy(plain.state_dict()), logits(plain, inputs)
         loaded = PeftModel.from_pretrained(plain, tmp_path, **options)

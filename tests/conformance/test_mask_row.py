@@ -6,12 +6,7 @@ import pytest
 import torch
 from peft import get_peft_model
 from torch.utils._python_dispatch import TorchDispatchMode
-from transformers import (
-    LEDConfig,
-    LEDForConditionalGeneration,
-    LongformerConfig,
-    LongformerForSequenceClassification,
-)
+from transformers import LEDConfig, LEDForConditionalGeneration, LongformerConfig, LongformerForSequenceClassification
 
 import foretoken
 

@@ -24,8 +24,7 @@ METHODS = {
     "kernel-propagation, lambda": lambda **kw: ft.KernelPropagationConfig(alpha_scope="lambda", **kw),
     "mam-adapter": lambda **kw: ft.MAMAdapterConfig(bottleneck_size=4, **kw),
     "stack": lambda task_type=None, **kw: ft.StackConfig(
-        task_type=task_type,
-        configs=[ft.PrefixPropagationConfig(**kw), ft.PrefixTuningConfig(**kw), LoraConfig(r=2)],
+        task_type=task_type, configs=[ft.PrefixPropagationConfig(**kw), ft.PrefixTuningConfig(**kw), LoraConfig(r=2)]
     ),
 }
 

@@ -7,13 +7,7 @@ import torch
 from peft import get_peft_model
 from transformers.models.t5.modeling_t5 import T5LayerNorm
 
-from foretoken import (
-    AoTPTuningConfig,
-    BitFitConfig,
-    BottleneckAdapterConfig,
-    InducerTuningConfig,
-    StackConfig,
-)
+from foretoken import AoTPTuningConfig, BitFitConfig, BottleneckAdapterConfig, InducerTuningConfig, StackConfig
 from foretoken.backbones.seq2seq import MASK_IN_BIAS
 from foretoken.errors import BackboneError, ConfigError
 from foretoken.tuner.speed import use_fast_attention

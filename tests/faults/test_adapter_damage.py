@@ -112,8 +112,7 @@ CARDS = {
 
 
 @pytest.mark.parametrize(
-    ("name", "card"),
-    some(["prefix"], [{key: value} for key, values in CARDS.items() for value in values], every=3),
+    ("name", "card"), some(["prefix"], [{key: value} for key, values in CARDS.items() for value in values], every=3)
 )
 def test_a_damaged_card(runs, name, card, tmp_path, refused):
     folder = copied(runs[name], tmp_path)

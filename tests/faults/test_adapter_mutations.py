@@ -102,7 +102,7 @@ def place(tmp_path_factory):
     return make
 
 
-@settings(max_examples=20, derandomize=True, deadline=None, suppress_health_check=list(HealthCheck))
+@settings(max_examples=12, derandomize=True, deadline=None, suppress_health_check=list(HealthCheck))
 @given(name=st.sampled_from([*METHODS]), steps=changes, in_base=st.sampled_from([False, False, True]))
 def test_mutated_folders(name, steps, in_base, runs, forked, place):
     root = place()

@@ -127,7 +127,9 @@ def test_a_signal_in_the_middle_of_training(crashes, cases):
     disturb(crashes, cases("train"), ["int"], 1, 2)
 
 
-@pytest.mark.parametrize("file", ["checkpoints", "optimizer.pt", "scheduler.pt"])
+@pytest.mark.parametrize(
+    "file", ["optimizer.pt", *(pytest.param(f, marks=pytest.mark.slow) for f in ("checkpoints", "scheduler.pt"))]
+)
 def test_a_disk_that_is_full_from_the_last_write_of_a_file_on(file, crashes, cases):
     """torch has other words for each, and none of them is of a disk; the checkpoints of before are gone on from."""
     calls = crashes.undisturbed(cases("train")).calls

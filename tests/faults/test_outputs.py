@@ -114,10 +114,7 @@ def test_the_input_is_never_the_output(verb, kind, overwrite, forked, run, tmp_p
     assert data.read_bytes() == before
 
 
-@pytest.mark.parametrize(
-    "place",
-    ["run.json", "adapter/adapter_config.json", "adapter", "adapter/run.json"],
-)
+@pytest.mark.parametrize("place", ["run.json", "adapter/adapter_config.json", "adapter", "adapter/run.json"])
 def test_nothing_is_written_into_the_run(place, forked, run, tiny_files, tmp_path):
     def content():
         return {path: path.read_bytes() for path in run.rglob("*") if path.is_file()}

@@ -84,13 +84,13 @@ def check_sweep(data, forked, tiny_files, fresh):
     assert [path.name for path in folder.iterdir()] == ["sweep.yaml"]
 
 
-@settings(max_examples=10, **QUICK)
+@settings(max_examples=6, **QUICK)
 @given(data=st.data())
 def test_a_recipe_made_wrong_runs_or_is_refused(data, forked, tiny_files, fresh):
     check_recipe(data, forked, tiny_files, fresh)
 
 
-@settings(max_examples=10, **QUICK)
+@settings(max_examples=5, **QUICK)
 @given(data=st.data())
 def test_a_sweep_file_made_wrong_is_planned_or_refused(data, forked, tiny_files, fresh):
     check_sweep(data, forked, tiny_files, fresh)

@@ -127,7 +127,7 @@ def check_runs(data, forked, report, runs, tiny_files):
         assert_done_or_refused(forked("evaluate", run, tiny_files.data, cwd=root, seconds=60))
 
 
-@settings(max_examples=8, **QUICK)
+@settings(max_examples=5, **QUICK)
 @given(data=st.data())
 def test_any_run_folder_is_reported_or_left_out(data, forked, report_without_figures, runs, tiny_files):
     check_runs(data, forked, report_without_figures, runs, tiny_files)
@@ -156,7 +156,7 @@ def check_sweep(data, forked, swept):
         assert_done_or_refused(ended, lines=SCREENFUL)  # a recipe changed in a record differs in every key
 
 
-@settings(max_examples=5, **QUICK)
+@settings(max_examples=3, **QUICK)
 @given(data=st.data())
 def test_any_sweep_folder_is_gone_on_with_or_refused(data, forked, swept):
     check_sweep(data, forked, swept)

@@ -26,6 +26,11 @@ from support.tiny_run import documents, write_csv
 STEPS = {"max_steps": 6, "eval_every": 2}
 
 
+def by_default(count, *cases):
+    """Leave all cases but the first few to the slow suite."""
+    return [*cases[:count], *(pytest.param(case, marks=pytest.mark.slow) for case in cases[count:])]
+
+
 @pytest.fixture(scope="module")
 def train(crashes, tiny_files):
     """The case of a run with three evaluations, and what it leaves when nothing goes wrong."""
@@ -95,7 +100,7 @@ def of_run(undisturbed):
     return {name[5:]: value for name, value in undisturbed.left.items() if name.startswith("runs/")}
 
 
-@pytest.mark.parametrize("name", ["..", "../x", "/tmp/x", "", "x\x00y", "nul"])
+@pytest.mark.parametrize("name", by_default(2, "../x", "x\x00y", "..", "/tmp/x", "", "nul"))
 def test_a_run_never_leaves_the_folder_of_the_runs(name, forked, tiny_files, tmp_path):
     (tmp_path / "thesis.tex").write_text("mine")
     (tmp_path / "runs").mkdir()
@@ -162,7 +167,7 @@ def test_a_folder_that_is_no_run_is_never_touched(words, train, tmp_path, go_on)
     assert left(tmp_path) == before
 
 
-@pytest.mark.parametrize("path", ["/runs/run/adapter", "/runs/run/predictions.parquet"])
+@pytest.mark.parametrize("path", by_default(1, "/runs/run/predictions.parquet", "/runs/run/adapter"))
 def test_killed_in_the_final_save_and_moved_the_best_weights_are_saved(path, killed, train, crashes, tmp_path):
     """Given from another folder as well, with the paths as they are from there."""
     moved = killed(path).rename(tmp_path.with_name(f"{tmp_path.name}-moved"))
@@ -208,7 +213,7 @@ CHANGES = {
 }
 
 
-@pytest.mark.parametrize("change", CHANGES)
+@pytest.mark.parametrize("change", by_default(1, *CHANGES))
 def test_other_data_than_before_the_kill_are_said(change, killed, go_on, tmp_path):
     killed("/checkpoints/checkpoint-4")
     edited(tmp_path / "mail.csv", CHANGES[change])
@@ -302,10 +307,10 @@ def test_two_processes_do_not_train_one_run(train, forked, tmp_path, go_on):
     assert go_on().code in (0, 2)  # another recipe, where it came to a checkpoint; held by nobody in any case
 
 
-HOSTILE = ["", "[]", "{}", '{"status": "finished", "recipe": {}}', "[" * 100_000]
+HOSTILE = ['{"status": "finished", "recipe": {}}', "[" * 100_000, "", "[]", "{}"]
 
 
-@pytest.mark.parametrize("text", HOSTILE, ids=range(len(HOSTILE)))
+@pytest.mark.parametrize("text", by_default(2, *HOSTILE), ids=range(len(HOSTILE)))
 def test_a_damaged_record_is_said_and_a_restart_helps(text, finished, go_on):
     (finished.folder / "run.json").write_text(text)
     ended = go_on()
@@ -316,7 +321,7 @@ def test_a_damaged_record_is_said_and_a_restart_helps(text, finished, go_on):
     assert go_on("--restart", "--training.max_steps", "1", "--training.eval_every", "1").code == 0
 
 
-@pytest.mark.parametrize("name", ["optimizer.pt", "adapter_model.safetensors", "checksums.json"])
+@pytest.mark.parametrize("name", by_default(1, "adapter_model.safetensors", "optimizer.pt", "checksums.json"))
 def test_a_damaged_checkpoint_is_passed_over_for_the_one_before_it(name, killed, go_on, tmp_path, train):
     killed("/runs/run/adapter")
     file = tmp_path / "runs/run/checkpoints/checkpoint-6" / name

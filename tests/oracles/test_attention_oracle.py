@@ -63,10 +63,7 @@ def by_loops(q, k, v, extra, sees):
 def test_dense_engines_equal_the_loop(engine, case):
     q, k, v, extra = tensors(heads_kv=1 if case == "grouped" else H, extra=case != "no columns")
     real = torch.tensor([[True] * N, [True] * 6 + [False] * (N - 6)])
-    rules = {
-        "masked": lambda b: lambda i, j: bool(real[b, j]),
-        "causal": lambda b: lambda i, j: j <= i,
-    }
+    rules = {"masked": lambda b: lambda i, j: bool(real[b, j]), "causal": lambda b: lambda i, j: j <= i}
     mask = real[:, None, None] if case == "masked" else None
     seen = DenseMask(mask, is_causal=case == "causal")
     out, p_extra = attend(q, k, v, scale=0.5, mask=seen, columns=ExtraColumns(extra), engine=engine)
@@ -127,8 +124,7 @@ SLOW_ENGINES = ("flex",)  # compiled anew; test_flex.py compares its gradients b
 
 
 @pytest.mark.parametrize(
-    "engine",
-    [pytest.param(name, marks=pytest.mark.slow if name in SLOW_ENGINES else ()) for name in engines(Window)],
+    "engine", [pytest.param(name, marks=pytest.mark.slow if name in SLOW_ENGINES else ()) for name in engines(Window)]
 )
 def test_windowed_gradients(engine):
     q, k, v, extra = (x[:, :1, :6, :2].clone().requires_grad_() for x in tensors())

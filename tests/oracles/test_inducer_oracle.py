@@ -3,11 +3,7 @@
 import pytest
 import torch
 
-from foretoken import (
-    InducerTuningConfig,
-    PrefixPropagationConfig,
-    StackConfig,
-)
+from foretoken import InducerTuningConfig, PrefixPropagationConfig, StackConfig
 from foretoken.methods import reference
 from foretoken.methods.low_rank.update import LowRankUpdate, QueryValueUpdate
 

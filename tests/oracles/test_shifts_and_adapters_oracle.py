@@ -2,13 +2,7 @@
 
 import pytest
 
-from foretoken import (
-    AoTPTuningConfig,
-    BottleneckAdapterConfig,
-    MAMAdapterConfig,
-    PrefixPropagationConfig,
-    StackConfig,
-)
+from foretoken import AoTPTuningConfig, BottleneckAdapterConfig, MAMAdapterConfig, PrefixPropagationConfig, StackConfig
 
 from support import naive_edits
 from support.adapted import assert_equals_oracle

@@ -1,32 +1,16 @@
 """What `foretoken predict` says, the server says: one table of requests, and what would change an answer is refused."""
 
-import httpx
 import numpy as np
 import pytest
 
 from foretoken.data.plain_table import PlainTable
 from foretoken.inference.predictor import load_for_inference, predict_rows
 
-from support.served import make_store, serving
-from support.served_questions import ASKED, CHOSEN, save
+from support.served import ok
 
 TEXTS = ["lunch word1 word2", "prize " * 70, "word7 winner-word3, x"]
 PAIRS = ["prize word2", "lunch", "word1"]
-LISTS = [["word1", "word2 word3"], ["lunch", "prize", "winner"], ["meeting", "x"]]
 CLASSES = ("spam", "topic", "topics", "rare", "stars", "house")  # scaled, chunks, thresholds, weights, numbers
-QUESTIONS = ("asked", "chosen")
-
-
-@pytest.fixture(scope="module")
-def questions(tmp_path_factory):
-    """A server with adapters that answer and choose, and their folders."""
-    adapters = {
-        "asked": ("prefix-propagation", "QUESTION_ANS", {}, ASKED),
-        "chosen": ("prefix-tuning", "SEQ_CLS", {"num_labels": 1}, CHOSEN),
-    }
-    model, folders = save(tmp_path_factory.mktemp("questions"), "bert", adapters)
-    with serving(make_store(model, folders)) as (address, _), httpx.Client(base_url=address, timeout=60) as client:
-        yield client, folders
 
 
 def predicted(folder, **columns):
@@ -34,11 +18,6 @@ def predicted(folder, **columns):
     rows = PlainTable({"id": ["1", "2", "3"]} | columns)
     outputs, truncation, _ = predict_rows(predictor, rows)
     return outputs, predictor.problem.to_json(outputs, rows), truncation
-
-
-def ok(answer):
-    assert answer.status_code == 200, answer.text
-    return answer.json()
 
 
 @pytest.mark.parametrize("name", [*CLASSES, "relevance"])
@@ -71,22 +50,6 @@ def test_tags_are_those_of_the_first_token_of_a_word(server, adapters):
         assert all(text[e["start"] : e["end"]] == e["word"] and 0.2 < e["score"] <= 1 for e in entities)
 
 
-def test_answers_and_choices(questions):
-    client, folders = questions
-    cases = {
-        "asked": {"question": PAIRS, "context": TEXTS},
-        "chosen": {"text": TEXTS, "choices": LISTS},
-    }
-    for name, columns in cases.items():
-        given = [dict(zip(columns, values, strict=True)) for values in zip(*columns.values(), strict=True)]
-        found = ok(client.post(f"/models/{name}", json={"inputs": given}))
-        for one, wanted in zip(found, predicted(folders[name], **columns)[1], strict=True):
-            assert one == {
-                key: pytest.approx(value, abs=1e-4) if isinstance(value, float | list) else value
-                for key, value in wanted.items()
-            }
-
-
 def test_logits_in_the_place_of_probabilities_by_all_their_names(server):
     whole = {"model": "spam", "input": TEXTS[0]}
     logits = ok(server.post("/classify", json=whole | {"use_activation": False}))["data"][0]["probs"]
@@ -104,11 +67,7 @@ def test_logits_in_the_place_of_probabilities_by_all_their_names(server):
         ("/classify", {"model": "spam", "input": "x", "truncation_side": "left"}, "truncation_side: right is all"),
         ("/v1/embeddings", {"model": "spam", "input": "x", "normalize": False}, "normalize: True is all"),
         ("/models/spam", {"inputs": "x", "parameters": {"function_to_apply": "sigmoid"}}, "or give none"),
-        (
-            "/models/stars",
-            {"inputs": "x", "parameters": {"function_to_apply": "softmax"}},
-            "or give none",
-        ),
+        ("/models/stars", {"inputs": "x", "parameters": {"function_to_apply": "softmax"}}, "or give none"),
         ("/models/names", {"inputs": "x", "parameters": {"stride": 2}}, "name one, e.g. first"),
         ("/models/names", {"inputs": "x", "parameters": {"max_length": 9}}, "max_length: nothing is all"),
     ],

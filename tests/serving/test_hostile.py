@@ -408,10 +408,7 @@ def open_server(adapters):
     """A server without a key, for few connections and slow clients, and an honest client of it."""
     settings = ServerSettings(sources={}, client_seconds=20, body_bytes=10**6, connections=CONNECTIONS)
     store = make_store(adapters[0], {"spam": adapters[1]["spam"]})
-    with (
-        serving(store, settings=settings) as (address, service),
-        httpx.Client(base_url=address, timeout=60) as client,
-    ):
+    with serving(store, settings=settings) as (address, service), httpx.Client(base_url=address, timeout=60) as client:
         client.service = service
         yield client
 

@@ -134,6 +134,7 @@ def test_documents_are_remembered_up_to_a_size(upper):
     assert {one.shape[0] for one in kept.kept.values()} == {3, 2}  # those of the last batch alone
 
 
+@pytest.mark.slow  # by default: tests/conformance/test_bank.py
 def test_every_method_with_the_default_head_shares_the_batch(adapters, tmp_path, monkeypatch):
     """What the docs name runs apart: see test_bank.py for its refusals."""
     model, folders, head = adapters[0], {}, asdict(HeadOptions())

@@ -78,25 +78,6 @@ def test_classify_answers_vllms_request_with_calibrated_probabilities(server, pr
     np.testing.assert_allclose(scaled / scaled.sum(1, keepdims=True), expected, atol=1e-5)
 
 
-def test_classify_reads_chunks_and_pairs_and_answers_numbers(server, predicted):
-    one = probabilities(server.post("/classify", json={"model": "topic", "input": TEXTS[1]}))
-    np.testing.assert_allclose(one, predicted("topic")[1:2], atol=1e-5)
-    number = ok(server.post("/classify", json={"model": "stars", "input": TEXTS}))["data"]
-    np.testing.assert_allclose([row["probs"][0] for row in number], predicted("stars"), atol=1e-5)
-    assert number[0]["label"] is None
-    assert [row["value"] for row in number] == [round(row["probs"][0], 6) for row in number]
-    answer = ok(server.post("/classify", json={"model": "house", "input": TEXTS}))
-    assert answer["labels"] == ["price", "area"]
-    numbers = [list(row["values"].values()) for row in answer["data"]]
-    np.testing.assert_allclose(numbers, predicted("house"), rtol=1e-6)
-    np.testing.assert_allclose([row["probs"] for row in answer["data"]], predicted("house"), rtol=1e-6)
-    assert [row["std"] for row in answer["data"]] == [{"price": 2e5, "area": 1e-4}] * len(TEXTS)
-    assert answer["data"][0]["label"] is None
-    assert "std" not in ok(server.post("/classify", json={"model": "spam", "input": TEXTS}))["data"][0]
-    pair = {"model": "relevance", "input": "lunch", "text_pair": "prize word2"}
-    assert len(probabilities(server.post("/classify", json=pair))[0]) == 2
-
-
 def test_several_labels_are_answered_by_their_thresholds(server, adapters, predicted):
     """The fields of vLLM's answer, and the labels that `foretoken predict` answers."""
     expected = predicted("topics")

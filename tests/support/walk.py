@@ -143,12 +143,7 @@ def compares_auto(function):
     return any(ast.unparse(part) in ("'auto'", "AUTO") for node in compared for part in ast.walk(node))
 
 
-WALKS = {
-    "equation-1": longformer_layer,
-    "ten-adapters": ten_adapters,
-    "auto": decides_auto,
-    "predict": predicted,
-}
+WALKS = {"equation-1": longformer_layer, "ten-adapters": ten_adapters, "auto": decides_auto, "predict": predicted}
 
 
 def file_of(name):

@@ -75,6 +75,7 @@ def test_operations_of_a_layer_are_those_that_pytorch_counts():
     assert two - one == counted.get_total_flops()
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", runner.NAMES)
 def test_every_benchmark_runs_in_its_smallest_form(name):
     parts = import_module(f"benchmarks.suite.{name}").plan(TINY)
@@ -86,6 +87,7 @@ def test_every_benchmark_runs_in_its_smallest_form(name):
         assert list(tables.rows_of(found))
 
 
+@pytest.mark.slow
 def test_the_hand_written_prefix_of_transformers_is_ours():
     (part,) = [part for part in encoder.plan(TINY) if part.settings["what"] == "time"]
     found = runner.measured("encoder", part.settings)

@@ -65,11 +65,7 @@ def test_bf16_is_chosen_where_it_wins_clearly(fp32, bf16, expected, monkeypatch)
     assert found.precision == expected
     assert fastest_precision(config(), "cpu").shape == (128, 384, 1536)  # four times the width, where none is named
     assert asked == [((128, 384, 1500), "cpu"), ((128, 384, 1536), "cpu")]
-    assert asdict(found) == {
-        "precision": expected,
-        "shape": (128, 384, 1500),
-        "seconds": {"fp32": fp32, "bf16": bf16},
-    }
+    assert asdict(found) == {"precision": expected, "shape": (128, 384, 1500), "seconds": {"fp32": fp32, "bf16": bf16}}
 
 
 def test_a_measurement_leaves_the_random_numbers_as_they_were():

@@ -5,13 +5,7 @@ from dataclasses import replace
 import pytest
 import torch
 from peft import get_peft_model
-from transformers import (
-    DynamicCache,
-    ErnieConfig,
-    ErnieForSequenceClassification,
-    Starcoder2Config,
-    Starcoder2Model,
-)
+from transformers import DynamicCache, ErnieConfig, ErnieForSequenceClassification, Starcoder2Config, Starcoder2Model
 
 from foretoken import PrefixPropagationConfig, PrefixTuningConfig, PromptTuningConfig
 from foretoken.backbones import BACKBONES

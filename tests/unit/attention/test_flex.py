@@ -308,6 +308,7 @@ def test_one_graph_serves_all_layers_batches_and_lengths(graphs):
     assert len(graphs) == 1
 
 
+@pytest.mark.slow
 def test_it_works_within_a_compiled_model():
     torch.compiler.reset()
     real = torch.ones(2, 40, dtype=torch.bool)

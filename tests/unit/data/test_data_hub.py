@@ -15,8 +15,7 @@ from support.data import load
 def made(count=40, names=("yes", "no")):
     features = datasets.Features({"text": datasets.Value("string"), "label": datasets.ClassLabel(names=list(names))})
     return datasets.Dataset.from_dict(
-        {"text": [f"text {i}" for i in range(count)], "label": [i % 2 for i in range(count)]},
-        features=features,
+        {"text": [f"text {i}" for i in range(count)], "label": [i % 2 for i in range(count)]}, features=features
     )
 
 
@@ -25,11 +24,7 @@ def test_a_saved_table_and_a_saved_dict(tmp_path):
     data = load(DataOptions(path=str(tmp_path / "one")))
     assert data["train"].features["label"].names == ["no", "yes"]
     assert all((int(row["text"].split()[1]) % 2 == 0) == (row["label"] == 1) for row in data["train"])
-    tables = {
-        "train": made(),
-        "dev": made(6).map(lambda row: {"text": "dev " + row["text"]}),
-        "other": made(2),
-    }
+    tables = {"train": made(), "dev": made(6).map(lambda row: {"text": "dev " + row["text"]}), "other": made(2)}
     datasets.DatasetDict(tables).save_to_disk(tmp_path / "several")
     data = load(DataOptions(path=str(tmp_path / "several")))
     assert [len(data[split]) for split in ("train", "validation", "test")] == [36, 6, 4]

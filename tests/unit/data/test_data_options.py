@@ -59,10 +59,7 @@ def test_a_bad_value_is_named(values, part):
         ({"task": "pydoc"}, "no task 'pydoc' (did you mean 'pydocs'?)"),
         ({"task": "pydocs", "path": "x"}, "path has no use with task 'pydocs'"),
         ({"path": "a", "split": "longformer"}, "exists only for task 'hyperpartisan'"),
-        (
-            {"task": "hyperpartisan", "split": "cleen"},
-            "longformer-validation, got 'cleen'",
-        ),
+        ({"task": "hyperpartisan", "split": "cleen"}, "longformer-validation, got 'cleen'"),
         ({"task": "rte", "split": "longformer"}, "exists only for task 'hyperpartisan', got task 'rte'"),
         ({"task": "hyperpartisan", "split": "official"}, "split='official' exists only for tasks "),
         ({"path": "a", "remove": []}, "remove is for task '20newsgroups'"),

@@ -10,6 +10,7 @@ from foretoken.errors import MissingDataError
 NAMES = {"numpy", "scipy", "sklearn", "torch", "pandas", "statistics", "transformers", "optimisation"}
 
 
+@pytest.mark.slow
 def test_the_documents():
     splits = pydocs.documents()
     counts = {split: Counter(document.label for document in found) for split, found in splits.items()}

@@ -61,14 +61,6 @@ def test_jsonl_keeps_unicode_line_separators_inside_strings(tmp_path):
     assert rows(path) == [("a\u2028b", "x")]
 
 
-def test_json_array_and_json_lines(tmp_path):
-    array = write(tmp_path / "a.json", '[\n {"text": "a", "label": 1},\n\n {"text": "b",\n "label": 2}\n]\n')
-    assert rows(array) == [("a", "1"), ("b", "2")]
-    assert [doc.where for doc in read_examples(array, ColumnNames())] == [f"{array}:item 1", f"{array}:item 2"]
-    lines = write(tmp_path / "b.json", '{"text": "a", "label": 1}\n{"text": "b", "label": 2}\n')
-    assert rows(lines) == [("a", "1"), ("b", "2")]
-
-
 def test_parquet_with_and_without_class_names(tmp_path):
     import datasets
     import pyarrow
@@ -103,11 +95,7 @@ def test_a_missing_column_names_the_columns_there_are(tmp_path, name, text):
     ("name", "content", "parts"),
     [
         ("a.csv", "text,label\na,x\nb\n", (":3: the row has 1 fields, expected 2 (text, label)",)),
-        (
-            "a.csv",
-            'text,label\na,x\n"never\nclosed\n',
-            (":3: malformed row", "runs to line 4", "quoted field"),
-        ),
+        ("a.csv", 'text,label\na,x\n"never\nclosed\n', (":3: malformed row", "runs to line 4", "quoted field")),
         ("a.csv", 'text,label\n"a"b,x\n', (":2: malformed row",)),
         ("a.csv", "text,label,text\na,x,b\n", (":1: has column 'text' more than once",)),
         ("a.csv", "text,label\n", (": has no documents",)),
@@ -141,11 +129,7 @@ def test_a_missing_column_names_the_columns_there_are(tmp_path, name, text):
         ("a.jsonl", '{"text": "a", "label": %s}' % ("[" * 10**5 + "]" * 10**5), (":1: malformed JSON", "too deeply")),
         ("a.json", '[{"text": "a", "label": %s}]' % ("1" * 10**4), (":1: malformed JSON", "more than 4,300 digits")),
         ("a.parquet", b"PAR1 and no more", (": not a readable parquet file",)),
-        (
-            "a.docx",
-            "text",
-            (": files ending in '.docx' cannot be read", ".csv, .tsv, .tab, .jsonl"),
-        ),
+        ("a.docx", "text", (": files ending in '.docx' cannot be read", ".csv, .tsv, .tab, .jsonl")),
     ],
     ids=lambda value: repr(value)[:40],
 )
@@ -227,16 +211,7 @@ def test_parquet_missing_value_and_unlabelled_class(tmp_path):
     refused(path, ":row 1: class number -1")
 
 
-PIECES = [
-    *'{}[],:"\\ \n\t',
-    "text",
-    "label",
-    '{"text": "a", "label": "b"}',
-    "text,label\n",
-    "a,b\n",
-    "\xe9",
-    "\x00",
-]
+PIECES = [*'{}[],:"\\ \n\t', "text", "label", '{"text": "a", "label": "b"}', "text,label\n", "a,b\n", "\xe9", "\x00"]
 
 
 @pytest.mark.parametrize("suffix", list(READERS))

@@ -50,11 +50,7 @@ def test_nothing_found_of_the_rare_class_is_no_f1(tmp_path, caplog):
     ("labels", "options", "message"),
     [
         (["a", "b"], {"positive": "A"}, r"data.positive: train has no class 'A' \(there is 'a'.*its classes are a, b"),
-        (
-            ["a", "b", "c"],
-            {"positive": "a"},
-            r"data.positive: got 'a', but train has 3 classes \(a, b, c\).*labels",
-        ),
+        (["a", "b", "c"], {"positive": "a"}, r"data.positive: got 'a', but train has 3 classes \(a, b, c\).*labels"),
         (["1", "2"], {"positive": "1", "problem": "regression"}, "positive is for classification, got problem"),
         (None, {"task": "conll2003", "made_up": 20, "positive": "O"}, "data.positive is for classification, got data"),
     ],

@@ -153,11 +153,7 @@ FILES = {  # a folder of each task that can be read
 
 @pytest.mark.parametrize(
     ("task", "name"),
-    [
-        ("20newsgroups", "20news-bydate.tar.xz"),
-        ("webnlg", "webnlg_challenge_2017.tar.gz"),
-        ("e2e", "e2e-dataset.zip"),
-    ],
+    [("20newsgroups", "20news-bydate.tar.xz"), ("webnlg", "webnlg_challenge_2017.tar.gz"), ("e2e", "e2e-dataset.zip")],
 )
 def test_an_archive_a_folder_with_it_and_its_content_are_the_same(tmp_path, task, name):
     archive = packed(tmp_path / name, FILES[task])

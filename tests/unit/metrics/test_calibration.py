@@ -102,8 +102,7 @@ def test_errors_equal_their_definitions(classes, n_bins):
 
 
 @given(
-    st.lists(st.tuples(st.integers(0, 8), st.integers(0, 1)), min_size=1, max_size=20),
-    st.sampled_from([1, 2, 4, 8]),
+    st.lists(st.tuples(st.integers(0, 8), st.integers(0, 1)), min_size=1, max_size=20), st.sampled_from([1, 2, 4, 8])
 )
 @settings(max_examples=60, deadline=None)
 def test_errors_equal_their_definitions_on_and_between_edges(rows, n_bins):

@@ -18,12 +18,7 @@ def lines(path, *overrides):
 
 def test_every_combination_is_a_variant_with_its_own_recipe(write):
     plan = load_plan(write(compare__max_length=[64, 128]))
-    assert [item.name for item in plan.variants] == [
-        "lora-64",
-        "lora-128",
-        "prefix-tuning-64",
-        "prefix-tuning-128",
-    ]
+    assert [item.name for item in plan.variants] == ["lora-64", "lora-128", "prefix-tuning-64", "prefix-tuning-128"]
     recipe = plan.recipe(plan.variants[3], {"training.learning_rate": 0.01}, 7)
     assert (recipe.method, recipe.max_length) == ({"name": "prefix-tuning", "num_virtual_tokens": 4}, 128)
     assert (recipe.training.learning_rate, recipe.training.seed) == (0.01, 7)

@@ -88,9 +88,7 @@ def test_a_failed_run_is_listed_and_its_candidate_cannot_win(sweep, runs, work):
     runs.score, one = score, sweep()
     found = work(one)
     assert found["lora"].selected.params == {"training.learning_rate": 0.01}
-    assert broken_lines(broken(found.values())) == [
-        "mail.csv: line 3: no label: lora/learning_rate=0.1-seed0",
-    ]
+    assert broken_lines(broken(found.values())) == ["mail.csv: line 3: no label: lora/learning_rate=0.1-seed0"]
     assert "lora/learning_rate=0.1-seed1" not in runs.trained  # of a candidate that is lost
     assert found["lora"].counts == {"failed": 1, "trained": 2, "measured": 2}
     assert work(sweep())["lora"].counts == found["lora"].counts  # it is not tried again unless one asks

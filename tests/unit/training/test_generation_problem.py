@@ -7,6 +7,7 @@ from datasets import Dataset
 from peft import get_peft_model
 
 from foretoken import PrefixPropagationConfig
+from foretoken.data.plain_table import PlainTable
 from foretoken.errors import BackboneError, ConfigError
 from foretoken.training.options import GenerationOptions
 from foretoken.training.problems import make_problem
@@ -252,3 +253,12 @@ class TestTexts:
         tokenizer.eos_token = None
         with pytest.raises(BackboneError, match="no end token"):
             make_problem("generation", []).for_model(model.config, tokenizer)
+
+
+def test_a_prefix_stands_before_every_source():
+    prefix = "subject copy "  # words of the tiny tokenizer
+    _, problem, reading = posed("t5", source_prefix=prefix, max_length=5)
+    columns, truncation = problem.encode(PlainTable({"id": ["1"], "text": ["word1 word2 word3"]}), reading)
+    whole = reading.tokenizer(f"{prefix}word1 word2 word3")["input_ids"]
+    assert columns["input_ids"] == [[*whole[:4], whole[-1]]]  # what is too long loses its end, never the prefix
+    assert truncation.truncated == 1

@@ -5,14 +5,7 @@ from types import SimpleNamespace
 import pytest
 import torch
 from datasets import Dataset
-from transformers import (
-    BertConfig,
-    BertModel,
-    GPT2Config,
-    GPT2Model,
-    LongformerConfig,
-    LongformerModel,
-)
+from transformers import BertConfig, BertModel, GPT2Config, GPT2Model, LongformerConfig, LongformerModel
 
 from foretoken.errors import BackboneError
 from foretoken.options import flatten, to_dict

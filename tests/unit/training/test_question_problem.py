@@ -228,10 +228,7 @@ def test_answers_are_among_the_mentions_where_there_are_any():
 @pytest.mark.parametrize(("no_answer", "threshold", "text"), [(True, 0.0, ""), (True, 2.0, "cat"), (False, 0.0, "cat")])
 def test_no_answer_is_predicted_by_the_threshold_where_there_may_be_none(no_answer, threshold, text):
     problem = make_problem(
-        QUESTION_ANSWERING,
-        (),
-        question_answering=QuestionOptions(no_answer_threshold=threshold),
-        no_answer=no_answer,
+        QUESTION_ANSWERING, (), question_answering=QuestionOptions(no_answer_threshold=threshold), no_answer=no_answer
     )
     outputs, labels = problem.decode(np.array([[2.0, 5.0, 1.0, 2.5]]), None)
     assert labels is None

@@ -103,10 +103,7 @@ def test_overrides_win_over_the_file_in_both_spellings(recipe_file):
     ("training", "said"),
     [
         ({"learning_rate": "1e-3"}, "training.learning_rate: got '1e-3' (a text), expected `auto` or a number"),
-        (
-            {"eval_every": "year"},
-            "training.eval_every: got 'year' (a text), expected `epoch` or a whole number",
-        ),
+        ({"eval_every": "year"}, "training.eval_every: got 'year' (a text), expected `epoch` or a whole number"),
         ({"warmup_ratio": 1.5}, "training.warmup_ratio: got 1.5, expected at most 1"),
         ({"sead": 1}, "training.sead: no such key (did you mean 'seed'?)"),
     ],

@@ -132,7 +132,7 @@ def recipe_of(place, data, name="run", **more):
     training = {"epochs": 6, "learning_rate": 0.02, "batch_size": 8, "num_threads": 1}
     method = {"name": "lora"}
     values = {"model": str(place / "model"), "data": data, "method": method, "training": training, **more}
-    return build_recipe(values | {"output": str(place / "runs"), "name": name})
+    return build_recipe(values | {"output": str(place / "runs"), "name": name, "baselines": False})
 
 
 def rows_of(run, split):

@@ -86,9 +86,7 @@ def test_more_than_the_model_reads_is_refused(tokenizer):
 @pytest.fixture
 def of_pairs(tokenizer):
     tokenizer.backend_tokenizer.post_processor = processors.TemplateProcessing(
-        single="[CLS] $A [SEP]",
-        pair="[CLS] $A [SEP] $B:1 [SEP]:1",
-        special_tokens=[("[CLS]", 2), ("[SEP]", 3)],
+        single="[CLS] $A [SEP]", pair="[CLS] $A [SEP] $B:1 [SEP]:1", special_tokens=[("[CLS]", 2), ("[SEP]", 3)]
     )
     return tokenizer
 

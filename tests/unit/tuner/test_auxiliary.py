@@ -145,12 +145,7 @@ class TestTheAdaptersAtWork:
         assert torch.equal(model(**inputs).loss, task_loss(model, inputs))
 
     def test_members_of_a_stack_bring_theirs(self):
-        members = [
-            PrefixPropagationConfig(num_virtual_tokens=2, prefix_dropout=0.0),
-            spt(),
-            spt(2.0),
-            LoraConfig(r=2),
-        ]
+        members = [PrefixPropagationConfig(num_virtual_tokens=2, prefix_dropout=0.0), spt(), spt(2.0), LoraConfig(r=2)]
         model = adapted(StackConfig(configs=members)).train()
         alone = [adapted(config) for config in (spt(), spt(2.0))]
         names = [prefix_names(model, f".attention.self.foretoken.default.parts.{part}.") for part in (0, 1)]
