@@ -12,7 +12,10 @@ from foretoken.attention import choose as attention_settings
 from support.table import METHODS
 
 # a family whose declaration and attention code are another family's
-ALIKE = ("roberta", "xlm-roberta", "camembert", "electra", "big_bird, full", "qwen2", "qwen3", "mistral", "gemma3_text")
+ALIKE = (
+    *("roberta", "xlm-roberta", "camembert", "electra", "big_bird, full", "nomic_bert", "jina_embeddings_v3"),
+    *("qwen2", "qwen3", "mistral", "gemma3_text"),
+)
 ALIKE_ROWS = ("prefix-propagation", "prefix-tuning", "stack, of every site")
 # one family per way of getting rows and columns in: a variant of a method differs in the method's own module
 VARIANT_FAMILIES = ("bert", "longformer", "llama", "t5")

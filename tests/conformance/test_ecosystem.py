@@ -161,7 +161,7 @@ def head_modules(model):
 
 
 # families whose own output does not depend on the side of the padding; decoders: test_decoders.py
-EITHER_SIDE = ("roberta", "longformer", "modernbert", "deberta-v2", "mpnet", "t5")
+EITHER_SIDE = ("roberta", "longformer", *tiny.ROTARY, "deberta-v2", "mpnet", "t5")
 
 
 @pytest.mark.parametrize("family", EITHER_SIDE)

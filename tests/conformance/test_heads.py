@@ -193,7 +193,8 @@ def test_the_prefix_is_read_from_the_last_layer(family, method):
     use_packing(False)
     with torch.no_grad():
         logits = model(**inputs).logits
-        first = getattr(body, "final_norm", torch.nn.Identity())(seen[0][:, 0])  # ModernBERT's
+        norms = [body._modules[name] for name in ("final_norm", "norm") if name in body._modules]
+        first = torch.nn.Sequential(*norms)(seen[0][:, 0])  # ModernBERT's, EuroBERT's
     head = model.get_base_model().classifier.modules_to_save["default"].state_dict()
     expected = torch.stack([by_hand(state, head, "prefix", hidden=False) for state in first])
     torch.testing.assert_close(logits, expected, atol=1e-9, rtol=0)

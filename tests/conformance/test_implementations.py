@@ -11,7 +11,7 @@ from support import tiny
 from support.table import adapted
 from support.tiny import run
 
-INTERFACE = ("bert", "distilbert", "modernbert", "gpt2", "llama", "gemma3_text", "bart")
+INTERFACE = ("bert", "distilbert", "modernbert", "eurobert", "nomic_bert", "gpt2", "llama", "gemma3_text", "bart")
 
 
 @pytest.mark.parametrize("family", INTERFACE)

@@ -133,7 +133,7 @@ BATCHES = {
 
 @pytest.mark.covering
 @pytest.mark.parametrize("kind", BATCHES)
-@pytest.mark.parametrize("family", ["modernbert", "mpnet", "deberta-v2", "big_bird", "led"])
+@pytest.mark.parametrize("family", [*tiny.ROTARY, "mpnet", "deberta-v2", "big_bird", "led"])
 def test_every_batch(family, kind):
     task = "TOKEN_CLS" if "TOKEN_CLS" in tiny.tasks(family) else tiny.main_task(family)
     check_same(model_of(family, "stack, of every site", task), batch(family, task, **BATCHES[kind]))

@@ -10,7 +10,8 @@ from support import tiny
 from support.packed import PACKED, ROUNDED, N, batch, check_same
 from support.table import adapted
 
-FAMILIES = tuple(family for family in (*PACKED, "longformer") if family != "led")  # which asks its decoder
+ENCODERS = (family for family in (*PACKED, "longformer") if family != "led")  # which asks its decoder
+FAMILIES = tuple(family for family in ENCODERS if "QUESTION_ANS" in tiny.tasks(family))
 SPANS = ("start_logits", "end_logits")
 
 

@@ -11,9 +11,9 @@ from support import tiny
 
 BERT_LIKE = ("bert", "roberta", "xlm-roberta", "camembert", "electra", "distilbert")
 # packed by the first layer and unpacked by the last, which computes all tokens whatever the head reads
-FIRST_LAYER_PACKS = ("modernbert", "mpnet", "deberta-v2", "big_bird", "big_bird, full", "led")
+FIRST_LAYER_PACKS = (*tiny.ROTARY, "mpnet", "deberta-v2", "big_bird", "big_bird, full", "led")
 PACKED = (*BERT_LIKE, *FIRST_LAYER_PACKS)
-FEED_FORWARD = re.compile(r"(layers?|h)\.\d+\.(intermediate\.dense|ffn\.lin1|mlp\.(Wi|c_fc|gate_proj)|fc1)$")
+FEED_FORWARD = re.compile(r"(layers?|h)\.\d+\.(intermediate\.dense|ffn\.lin1|mlp\.(Wi|c_fc|gate_proj|fc1)|fc1)$")
 ROUNDED = {"deberta-v2": 1e-6}  # transformers' own attention scales by a square root in float32
 N = 19  # enough for BigBird's blocks, and no multiple of anything
 

@@ -103,7 +103,7 @@ ROWS = {
     ),
 }
 METHODS = tuple(ROWS)
-NO_BIASES = ("modernbert", "llama", "qwen3", "mistral", "gemma3_text", "t5")
+NO_BIASES = ("modernbert", "eurobert", "llama", "qwen3", "mistral", "gemma3_text", "t5")
 EMPTY = {("bitfit", family): "trains biases" for family in NO_BIASES}  # what cannot be, and part of the message
 EMPTY["head-only", "led"] = "trains the task's new head"  # transformers has no classification with LED any more
 CELLS = [(method, family) for family in tiny.FAMILIES for method in METHODS if (method, family) not in EMPTY]

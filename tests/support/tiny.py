@@ -53,6 +53,9 @@ CONFIGS = {
         cls_token_id=1,
         sep_token_id=2,
     ),
+    "eurobert": lambda: tf.EuroBertConfig(**DECODER, mask_token_id=3),
+    "nomic_bert": lambda: tf.NomicBertConfig(**SIZES),
+    "jina_embeddings_v3": lambda: tf.JinaEmbeddingsV3Config(**SIZES, pad_token_id=1),
     "deberta-v2": lambda: tf.DebertaV2Config(
         **(SIZES | {"initializer_range": 0.15}),  # three sums of scores: more would only amplify the rounding
         type_vocab_size=0,
@@ -114,6 +117,7 @@ TASKS = {
     "SEQ_2_SEQ_LM": tf.AutoModelForSeq2SeqLM,
     "FEATURE_EXTRACTION": tf.AutoModel,
 }
+ROTARY = ("modernbert", "eurobert", "nomic_bert", "jina_embeddings_v3")
 DECODERS = ("gpt2", "llama", "qwen2", "qwen3", "mistral", "gemma3_text")
 SEQ2SEQ = ("t5", "bart", "led")
 # their position of a token depends on the ids before it

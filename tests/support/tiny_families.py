@@ -24,7 +24,7 @@ WORDS = [*FILLER, *(word for signs in SIGNS.values() for word in signs)]
 BERT_LIKE = {"pad_token": "[PAD]", "cls_token": "[CLS]", "sep_token": "[SEP]", "unk_token": "[UNK]"}
 ROBERTA_LIKE = {"bos_token": "<s>", "pad_token": "<pad>", "eos_token": "</s>", "unk_token": "<unk>"}
 DECODER_LIKE = {"pad_token": "<pad>", "bos_token": "<s>", "eos_token": "</s>", "unk_token": "<unk>"}
-COUNT_FROM_ONE = ("roberta", "xlm-roberta", "camembert", "longformer", "mpnet", "bart", "led")
+COUNT_FROM_ONE = ("roberta", "xlm-roberta", "camembert", "longformer", "mpnet", "bart", "led", "jina_embeddings_v3")
 ADD_NOTHING = ("gpt2", "qwen2", "qwen3")
 
 

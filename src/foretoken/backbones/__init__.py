@@ -12,12 +12,15 @@ from foretoken.backbones.deberta import DEBERTA
 from foretoken.backbones.decoders import GPT2, LLAMA
 from foretoken.backbones.led import LED
 from foretoken.backbones.longformer.family import LONGFORMER
-from foretoken.backbones.modernbert import MODERNBERT
 from foretoken.backbones.mpnet import MPNET
+from foretoken.backbones.rotary import EUROBERT, JINA_EMBEDDINGS_V3, MODERNBERT, NOMIC_BERT
 from foretoken.backbones.seq2seq import BART, T5
 from foretoken.errors import BackboneError, did_you_mean
 
-ENCODERS = (BERT, ROBERTA, ELECTRA, DISTILBERT, LONGFORMER, BIG_BIRD, MODERNBERT, DEBERTA, MPNET)
+ENCODERS = (
+    *(BERT, ROBERTA, ELECTRA, DISTILBERT, LONGFORMER, BIG_BIRD),
+    *(MODERNBERT, EUROBERT, NOMIC_BERT, JINA_EMBEDDINGS_V3, DEBERTA, MPNET),
+)
 BACKBONES: dict[str, Backbone] = {
     model_type: backbone for backbone in (*ENCODERS, GPT2, LLAMA, T5, BART, LED) for model_type in backbone.model_types
 }

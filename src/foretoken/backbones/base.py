@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from contextlib import AbstractContextManager
 from dataclasses import dataclass
-from typing import Protocol
+from typing import Any, Protocol
 
 from torch import Tensor, nn
 from torch.utils.hooks import RemovableHandle
@@ -189,6 +189,10 @@ def no_offset(config: PreTrainedConfig) -> int:
     return 0
 
 
+def as_it_is(model: Any) -> None:
+    """Leave the model alone: its class hands its head whatever the body yields first."""
+
+
 def no_hooks(model: nn.Module, body: nn.Module) -> list[RemovableHandle]:
     """Return nothing: what every family's head reads has been noted."""
     return []
@@ -276,6 +280,7 @@ class Backbone:
         first_token_is_global: the encoder is told its global tokens with the inputs, and the first token is to be one.
         segments_are_tokens: token types are looked up in the table of the tokens.
         packs_padded_batches: a batch with padding runs without it, whatever the head reads.
+        read_one_state: (model) lets a class that pools tokens or logits hand its head one state as it is.
         note_head: (model, body) -> handles of further hooks that note what a model's head reads.
         attach_attention: (body, attention modules): makes the modules ask their adapter.
         detach_attention: undoes it.
@@ -299,6 +304,7 @@ class Backbone:
     first_token_is_global: bool = False
     segments_are_tokens: bool = False
     packs_padded_batches: bool = False
+    read_one_state: Callable[[Any], None] = as_it_is
     note_head: Callable[[nn.Module, nn.Module], list[RemovableHandle]] = no_hooks
 
     @property

@@ -35,7 +35,7 @@ ENCODERS = (
     "longformer",
     "big_bird",
     "big_bird, full",
-    "modernbert",
+    *tiny.ROTARY,
     "deberta-v2",
     "mpnet",
 )

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from typing import Any, TypeAlias
 
-from torch import Tensor
+from torch import Tensor, nn
 from transformers.utils import ModelOutput
 
 Output: TypeAlias = Tensor | tuple[Any, ...] | ModelOutput  # of a stack, or of a module in it
@@ -28,6 +28,18 @@ def without_prefix(output: Output, length: int) -> Output:
     if isinstance(output, tuple):
         return (output[0][:, length:], *output[1:])
     output["last_hidden_state"] = output["last_hidden_state"][:, length:]
+    return output
+
+
+def with_pooled_text(output: Output, module: nn.Module) -> Output:
+    """Pool the text where the stack's module has a pooler, which took the prefix for the first token."""
+    pooler = module._modules.get("pooler")
+    if pooler is None or isinstance(output, Tensor):
+        return output
+    pooled = pooler(output[0])
+    if isinstance(output, tuple):
+        return (output[0], pooled, *output[2:])
+    output["pooler_output"] = pooled
     return output
 
 

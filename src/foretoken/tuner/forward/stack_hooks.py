@@ -28,7 +28,7 @@ from foretoken.backbones.pooling import POOLING
 from foretoken.methods.dimensions import Dimensions
 from foretoken.methods.sites import LayerEntry
 from foretoken.tuner.forward.mixed_batch import hook_names
-from foretoken.tuner.forward.outputs import Output, last_states, to_text, without_prefix
+from foretoken.tuner.forward.outputs import Output, last_states, to_text, with_pooled_text, without_prefix
 from foretoken.tuner.forward.plan import (
     PassState,
     Phase,
@@ -319,7 +319,7 @@ class StackHooks:
         plan, first, self.pass_state.plan = self.plan_at_end, self.first_entry, None
         if plan is None or not plan.prefix_here:
             return output
-        output = output if self.stack.end else self.without_prefix(output, plan)
+        output = output if self.stack.end else with_pooled_text(self.without_prefix(output, plan), self.module)
         text = output[0].shape[1]
         if isinstance(output, tuple):
             return tuple(to_text(x, plan.prefix_length, text, first) if isinstance(x, tuple) else x for x in output)

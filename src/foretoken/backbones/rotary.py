@@ -1,0 +1,141 @@
+"""Encoders with rotary positions: ModernBERT (global and local layers), EuroBERT, NomicBERT, Jina embeddings v3.
+
+The prefix enters right before the first layer: windows and positions are those of the text alone. Their bodies run the
+layers themselves. The first layer, of our class as all are, packs what it is called with, outside of gradient
+checkpointing and before the prefix enters; the last one unpacks what it returns. Linear maps and norms run without
+padding, attention with it, as in BERT.
+
+Shapes: B batch, N text tokens, P prefix length, K head width.
+"""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from functools import partial
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+from torch.nn import functional as F  # noqa: N812 - the name that PyTorch's own code uses
+from transformers.models.eurobert.modeling_eurobert import EuroBertDecoderLayer
+from transformers.models.jina_embeddings_v3.modeling_jina_embeddings_v3 import JinaEmbeddingsV3Layer
+from transformers.models.modernbert.modeling_modernbert import ModernBertEncoderLayer
+from transformers.models.nomic_bert.modeling_nomic_bert import NomicBertLayer
+
+from foretoken.backbones.attention_interface import (
+    attach_interface,
+    detach_interface,
+    interface_dimensions,
+    is_attached,
+)
+from foretoken.backbones.base import Attention, Backbone, Stack, alone, as_it_is
+from foretoken.backbones.module_value import Keywords
+from foretoken.backbones.packing import PACKS, PackingLayer, RotaryPacks, let_layers_pack, stop_layers_packing
+
+
+def extend_rotary(kwargs: Keywords, prefix_mask: Tensor) -> Keywords:
+    """Put the prefix at position 0, which is no rotation: sine 0 before the (1 or B, N, K) of the text.
+
+    The largest cosine is that of position 0: 1, or the factor of rotary positions that also scale (YaRN).
+    """
+    cosine, sine = kwargs["position_embeddings"]
+    length = prefix_mask.shape[1]
+    front = (0, 0, length, 0)
+    unrotated = cosine.amax(dim=(0, 1, 2)).expand(cosine.shape[0], length, cosine.shape[2])
+    return {**kwargs, "position_embeddings": (torch.cat([unrotated, cosine], dim=1), F.pad(sine, front))}
+
+
+class PackingModernBertLayer(PackingLayer, ModernBertEncoderLayer):
+    """ModernBERT's layer, which packs."""
+
+
+class PackingEuroBertLayer(PackingLayer, EuroBertDecoderLayer):
+    """EuroBERT's layer, which packs."""
+
+
+class PackingNomicBertLayer(PackingLayer, NomicBertLayer):
+    """NomicBERT's layer, which packs."""
+
+
+class PackingJinaEmbeddingsV3Layer(PackingLayer, JinaEmbeddingsV3Layer):
+    """The layer of Jina embeddings v3, which packs."""
+
+
+OURS: dict[type[nn.Module], type[nn.Module]] = {
+    ModernBertEncoderLayer: PackingModernBertLayer,
+    EuroBertDecoderLayer: PackingEuroBertLayer,
+    NomicBertLayer: PackingNomicBertLayer,
+    JinaEmbeddingsV3Layer: PackingJinaEmbeddingsV3Layer,
+}
+
+
+def attach_rotary(body: nn.Module, attentions: list[nn.Module], attention: str) -> None:
+    """Let attention, at this path in a layer, ask its adapter, and the body pack its batches."""
+    attach_interface(body, attentions)
+    if PACKS.get(body) is None:
+        layers: Any = body.get_submodule("layers")
+        let_layers_pack(RotaryPacks(body, list(layers), attention), OURS[type(layers[0])])
+
+
+def detach_rotary(body: nn.Module, attentions: list[nn.Module]) -> None:
+    """Let them be transformers' own again."""
+    detach_interface(body, attentions)
+    if (hooks := PACKS.get(body)) is not None:
+        theirs = {ours: theirs for theirs, ours in OURS.items()}
+        stop_layers_packing(body, theirs[type(hooks.layers[0])])
+
+
+def read_one_state(model: Any) -> None:
+    """Let EuroBERT's classification hand its head the state that the body has pooled."""
+    model.classifier_pooling, model.activation = "bos", nn.Identity()
+
+
+MODERNBERT = Backbone(
+    model_types=("modernbert",),
+    stacks=(
+        Stack(
+            layers="layers",
+            attention=Attention("attn", ("attn.Wqkv",), "attn.Wo", is_rotary=True),
+            feed_forward=("mlp", "mlp"),
+            takes_positions=True,
+            extend_layer=extend_rotary,
+            layer_output=alone,
+        ),
+    ),
+    heads=("head", "classifier"),
+    pooled_heads=(),
+    pretrained_heads=("ForMaskedLM",),
+    projections=("Wqkv",),
+    dimensions=interface_dimensions,
+    attach_attention=partial(attach_rotary, attention="attn"),
+    detach_attention=detach_rotary,
+    is_attached=is_attached,
+    packs_padded_batches=True,
+)
+
+EUROBERT = replace(
+    MODERNBERT,
+    model_types=("eurobert",),
+    stacks=(
+        replace(
+            MODERNBERT.stacks[0],
+            attention=Attention("self_attn", ("self_attn.q_proj",), "self_attn.o_proj", is_rotary=True),
+        ),
+    ),
+    heads=("dense", "classifier"),
+    projections=("q_proj", "v_proj"),
+    read_one_state=read_one_state,
+    attach_attention=partial(attach_rotary, attention="self_attn"),
+)
+
+NOMIC_BERT = replace(
+    EUROBERT,
+    model_types=("nomic_bert",),
+    heads=("classifier",),
+    pooled_heads=("ForSequenceClassification",),
+    read_one_state=as_it_is,
+)
+
+JINA_EMBEDDINGS_V3 = replace(
+    NOMIC_BERT, model_types=("jina_embeddings_v3",), heads=("classifier", "qa_outputs"), pooled_heads=()
+)
