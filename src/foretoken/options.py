@@ -89,9 +89,9 @@ def check_fields(options: object, others: Callable[[], Errors] = list) -> None:
             others = list
         else:
             object.__setattr__(options, item.name, value)
-    found = others()
-    if errors or found:
-        raise OptionsError(errors, found)
+    more_errors = others()
+    if errors or more_errors:
+        raise OptionsError(errors, more_errors)
 
 
 def unknown_keys(values: Values, known: Values, prefix: str) -> Errors:
@@ -347,16 +347,16 @@ def defaults(cls: type[Any], prefix: str = "") -> dict[str, Any]:
     >>> defaults(LengthenOptions, "lengthen.")
     {'lengthen.max_length': 4096, 'lengthen.attention_window': 512}
     """
-    hints, found = types_of(cls), dict[str, Any]()
+    hints, values = types_of(cls), dict[str, Any]()
     for item in fields(cls):
         inner, key = _options_class(hints[item.name]), prefix + item.name
         if item.default is not MISSING:
-            found[key] = item.default
+            values[key] = item.default
         elif inner is not None:
-            found |= defaults(inner, f"{key}.")
+            values |= defaults(inner, f"{key}.")
         elif item.default_factory is not MISSING:
-            found[key] = item.default_factory()
-    return found
+            values[key] = item.default_factory()
+    return values
 
 
 def _options_class(wanted: object) -> type[object] | None:

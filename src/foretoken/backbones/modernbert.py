@@ -1,9 +1,9 @@
 """ModernBERT: global and local layers, rotary positions.
 
-The prefix enters right before the first layer: windows and positions are those of the text alone. The body runs its
-layers itself. The first layer, of our class as all are, packs what it is called with, outside of gradient checkpointing
-and before the prefix enters; the last one unpacks what it returns. Linear maps and norms run without padding, attention
-with it, as in BERT.
+The prefix enters right before the first layer: windows and positions are those of only the text. The body runs its
+layers itself. The layers are of our class: the first one packs its input, outside of gradient checkpointing and before
+the prefix enters, and the last one unpacks its output. Linear maps and norms run without padding, attention with
+padding, as in BERT.
 
 Shapes: B batch, N text tokens, P prefix length, K head width.
 """
@@ -29,7 +29,7 @@ from foretoken.backbones.packing import PACKS, PackingLayer, RotaryPacks, let_la
 
 
 def extend_rotary(kwargs: Keywords, prefix_mask: Tensor) -> Keywords:
-    """Put the prefix at position 0, which is no rotation: sine 0 before the (1 or B, N, K) of the text.
+    """Prepend the rotation of the prefix, at position 0 with sine 0, to the (1 or B, N, K) of the text.
 
     The largest cosine is that of position 0: 1, or the factor of rotary positions that also scale (YaRN).
     """
@@ -45,7 +45,7 @@ class PackingModernBertLayer(PackingLayer, ModernBertEncoderLayer):
 
 
 def attach_modernbert(body: nn.Module, attentions: list[nn.Module]) -> None:
-    """Let attention ask its adapter, and the body pack its batches."""
+    """Let attention ask its adapter, and the layers pack their batches."""
     attach_interface(body, attentions)
     if PACKS.get(body) is None:
         layers: Any = body.get_submodule("layers")
@@ -53,7 +53,7 @@ def attach_modernbert(body: nn.Module, attentions: list[nn.Module]) -> None:
 
 
 def detach_modernbert(body: nn.Module, attentions: list[nn.Module]) -> None:
-    """Let them be transformers' own again."""
+    """Undo :func:`attach_modernbert`."""
     detach_interface(body, attentions)
     stop_layers_packing(body, ModernBertEncoderLayer)
 
@@ -71,7 +71,6 @@ MODERNBERT = Backbone(
         ),
     ),
     heads=("head", "classifier"),
-    pooled_heads=(),
     pretrained_heads=("ForMaskedLM",),
     projections=("Wqkv",),
     dimensions=interface_dimensions,
