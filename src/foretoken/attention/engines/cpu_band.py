@@ -116,7 +116,8 @@ def attend_documents(
     p_outside = None if outside is None else column_probabilities(lse, outside)
     if any(document.masked is not None for document in within.documents):
         out = out * real_tokens(within.documents, query)[:, None, None]
-    return out, joined(None if inside is None else p_inside, p_outside)
+    p_inside = None if inside is None else p_inside
+    return out, p_inside if p_outside is None else joined(p_inside, p_outside)
 
 
 def real_tokens(documents: Sequence[DocumentSpan], like: Tensor) -> Tensor:
