@@ -23,7 +23,7 @@ from foretoken.attention.call import EVERYTHING, AttentionCall
 from foretoken.attention.choose import choose_engine, named_engine
 from foretoken.attention.columns import NO_COLUMNS, ExtraColumns, joined
 from foretoken.attention.engines.dense import repeat_heads
-from foretoken.attention.engines.table import BY_MASK, Engine
+from foretoken.attention.engines.table import BY_MASK
 from foretoken.attention.kernels import SOFTMAX, Weighting
 from foretoken.attention.masks import Mask
 from foretoken.errors import ConfigError
@@ -82,7 +82,20 @@ def attend_call(
     else:
         chosen = named_engine(engine, candidates, device, weighting)
     # reference.prefix_propagation: the softmax over all rows, [prefix + states; text]: the prefix is among the keys
-    return run_engine(chosen, call, columns)
+    takes_prefix = chosen.prefix and (columns.prefix_mask is None or chosen.prefix_mask)
+    if columns.prefix_kv is not None and not takes_prefix:
+        return with_prefix_as_columns(chosen.name, call, columns.prefix_kv, columns)
+    if not columns.num_outside or chosen.outside_softmax:
+        return chosen.run(call, columns)
+    # `out` comes from a run of its own, not as out / (1 - lambda): where lambda rounds to 1 nothing would be left
+    assert columns.scores is not None
+    inside = columns.scores[..., : -columns.num_outside]
+    shared = replace(columns, scores=inside if inside.shape[-1] else None, num_outside=0)
+    out, p_inside = chosen.run(call, shared)
+    without_dropout = replace(call, weighting=Weighting(call.weighting.kernel))
+    _, everything = chosen.run(without_dropout, replace(columns, num_outside=0))
+    assert everything is not None
+    return out, joined(p_inside, everything[..., -columns.num_outside :])
 
 
 def own_weights(call: AttentionCall, columns: ExtraColumns = NO_COLUMNS) -> Tensor:
@@ -92,26 +105,8 @@ def own_weights(call: AttentionCall, columns: ExtraColumns = NO_COLUMNS) -> Tens
     return attend_call(replace(call, value=one_hot, weighting=SOFTMAX), columns, engine="reference")[0]
 
 
-def run_engine(engine: Engine, call: AttentionCall, columns: ExtraColumns) -> tuple[Tensor, Tensor | None]:
-    """Run an engine on the columns that it supports, and compute the others from its results."""
-    takes_prefix = engine.prefix and (columns.prefix_mask is None or engine.prefix_mask)
-    if columns.prefix_kv is not None and not takes_prefix:
-        return with_prefix_as_columns(engine, call, columns.prefix_kv, columns)
-    if not columns.num_outside or engine.outside_softmax:
-        return engine.run(call, columns)
-    # `out` comes from a run of its own, not as out / (1 - lambda): where lambda rounds to 1 nothing would be left
-    assert columns.scores is not None
-    inside = columns.scores[..., : -columns.num_outside]
-    shared = replace(columns, scores=inside if inside.shape[-1] else None, num_outside=0)
-    out, p_inside = engine.run(call, shared)
-    without_dropout = replace(call, weighting=Weighting(call.weighting.kernel))
-    _, everything = engine.run(without_dropout, replace(columns, num_outside=0))
-    assert everything is not None
-    return out, joined(p_inside, everything[..., -columns.num_outside :])
-
-
 def with_prefix_as_columns(
-    engine: Engine, call: AttentionCall, prefix_kv: tuple[Tensor, Tensor], columns: ExtraColumns
+    engine: str, call: AttentionCall, prefix_kv: tuple[Tensor, Tensor], columns: ExtraColumns
 ) -> tuple[Tensor, Tensor | None]:
     """Use the prefix's keys as score columns, and add their values weighted by the probabilities."""
     query = call.query
@@ -121,7 +116,7 @@ def with_prefix_as_columns(
         scores = scores.masked_fill(~columns.prefix_mask, float("-inf"))
     count = scores.shape[-1]
     both = scores if columns.scores is None else torch.cat([scores, columns.scores], dim=-1)
-    out, p = run_engine(engine, call, ExtraColumns(both, columns.num_outside))
+    out, p = attend_call(call, ExtraColumns(both, columns.num_outside), engine=engine)
     assert p is not None
     out = out + p[..., :count].to(out.dtype) @ value
     return out, None if columns.scores is None else p[..., count:]

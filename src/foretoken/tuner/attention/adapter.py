@@ -2,7 +2,8 @@
 
 A backbone's attention module projects queries, keys and values and calls ``attend``. It calls in turn the
 decomposition, if an adapter attends to its prefix separately, the score columns of all adapters, and
-:func:`foretoken.attention.attend`.
+:func:`foretoken.attention.attend`. :func:`linear_map` is the map of a module with the adapters on it: LoRA, trained
+biases.
 
 Shapes: B batch, N queries, M keys, P length of the prefix, H heads, K head width, X extra columns, D model width.
 """
@@ -14,17 +15,19 @@ from contextlib import contextmanager
 from dataclasses import dataclass, replace
 
 import torch
+from peft.tuners.lora.layer import Linear as LoraLinear
+from peft.tuners.lora.layer import LoraLayer
 from torch import Tensor, nn
 
 from foretoken.attention import AttentionCall, ExtraColumns, LinearMap, Placement, own_weights
 from foretoken.attention.packed import PackedBatch
 from foretoken.backbones.base import ADAPTER, PassFacts
+from foretoken.backbones.fast_maps import plain_map
 from foretoken.backbones.masks import PrefixMask
 from foretoken.backbones.module_value import Arguments, Keywords
 from foretoken.methods.sites import ScoreColumns, SeparatePrefix
 from foretoken.tuner.attention.columns import GroupMember, PrefixKeys, Rotation, attend_terms, softmax_terms
 from foretoken.tuner.attention.decomposition import attend_decomposed
-from foretoken.tuner.attention.linear_map import linear_map
 from foretoken.tuner.forward.plan import Group, PassState, Phase, Plan
 from foretoken.tuner.forward.sites import NAME, AroundModule, AttentionSite
 
@@ -228,3 +231,59 @@ class TunedAttention:
         inside = [*([] if cached is None else [cached]), *(t for t in terms if t.placement is Placement.INSIDE)]
         scores = [term.scores(call.query, call.scale) for term in inside]
         return own_weights(call, ExtraColumns(torch.cat(scores, dim=-1) if scores else None))
+
+
+def linear_map(module: nn.Module, groups: Sequence[Group] = (), *, is_mixed: bool = False) -> LinearMap | None:
+    """Return the linear map of a module with these adapters; None if it is no such map, or differs between documents.
+
+    Args:
+        module: a linear layer, with LoRA of peft's or without.
+        groups: the active adapters of foretoken's.
+        is_mixed: each document names its adapter.
+    """
+    edits = dict.fromkeys(around(hook) for hook in hooks_of(module))
+    if None in edits:  # the user has registered a hook
+        return None
+    if isinstance(module, LoraLayer):
+        folded = with_lora(module, linear_map(module.base_layer, groups, is_mixed=is_mixed), groups, is_mixed=is_mixed)
+    else:
+        folded = plain_map(module)
+    for edit in filter(None, edits):
+        for group, change in edit.at_work(groups):
+            is_one = folded is not None and group.index is None and group.rows is None and edit.width is None
+            folded = change.folded(folded) if is_one else None
+    return folded
+
+
+def with_lora(
+    layer: LoraLayer, frozen: LinearMap | None, groups: Sequence[Group], *, is_mixed: bool
+) -> LinearMap | None:
+    """Return a map with its active low-rank updates; None where LoRA does anything else."""
+    names = {group.adapter for group in groups} if is_mixed else layer.active_adapters
+    acting = [name for name in names if name in layer.lora_A]
+    if frozen is None or layer.merged:
+        return None
+    if layer.disable_adapters or not acting:
+        return frozen
+    if is_mixed or type(layer) is not LoraLinear:
+        return None
+    updated = frozen
+    for name in acting:
+        down, up, dropout = layer.lora_A[name], layer.lora_B[name], layer.lora_dropout[name]
+        drops = isinstance(dropout, nn.Dropout) and dropout.p > 0 and dropout.training
+        is_known = isinstance(dropout, nn.Dropout | nn.Identity) and name not in layer.lora_variant
+        if drops or not is_known or up.bias is not None or hooks_of(down) or hooks_of(up):
+            return None
+        updated = updated.updated(down.weight, up.weight * layer.scaling[name])
+    return updated
+
+
+def around(hook: Callable[..., object]) -> AroundModule | None:
+    """Return the edit that a hook belongs to; None for any other hook."""
+    edit = getattr(hook, "__self__", None)
+    return edit if isinstance(edit, AroundModule) else None
+
+
+def hooks_of(module: nn.Module) -> tuple[Callable[..., object], ...]:
+    """Return the forward hooks and pre-hooks of a module."""
+    return (*module._forward_pre_hooks.values(), *module._forward_hooks.values())

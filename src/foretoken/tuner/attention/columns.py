@@ -43,12 +43,12 @@ class Rotation:
         free = unrotated(query, self.cosine, self.sine)
         return free if self.documents is None else torch.where(self.documents[:, None, None, None], free, query)
 
-    def of_document(self, number: int, place: slice, *, prefix_length: int) -> Rotation:
-        """Return the rotation of one document: of its prefix, and of its tokens, the slice ``place`` of its row."""
+    def of_document(self, number: int, tokens: slice, *, prefix_length: int) -> Rotation:
+        """Return the rotation of one document: of its prefix, and of its tokens, the slice ``tokens`` of its row."""
         row, start = (slice(number, number + 1) if len(self.cosine) > 1 else slice(None)), prefix_length
 
         def of_row(x: Tensor) -> Tensor:
-            text = x[row, start + place.start : start + place.stop]
+            text = x[row, start + tokens.start : start + tokens.stop]
             return torch.cat([x[row, :start], text], dim=1) if start else text
 
         return Rotation(of_row(self.cosine), of_row(self.sine))
