@@ -144,7 +144,7 @@ def test_adapters_that_act_together_must_agree():
     model.base_model.set_adapter(["default", "free"])
     assert torch.isfinite(logits(model, text())).all()
     model.base_model.set_adapter(["default", "fixed"])
-    with pytest.raises(AdapterError, match=r"default, fixed cannot act together: position_free is set in default"):
+    with pytest.raises(AdapterError, match=r"default, fixed cannot act together: position_free is set only in default"):
         logits(model, text())
 
 

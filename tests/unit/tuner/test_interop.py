@@ -265,7 +265,7 @@ class TestWriting:
         ("made", "family", "options", "message"),
         [
             (SelectivePrefixTuningConfig, "bert", {}, r"no method like this adapter \(SelectivePrefixTuningConfig\)"),
-            (PrefixPropagationConfig, "bert", {}, "in bert models the rows of prefix-propagation read the text"),
+            (PrefixPropagationConfig, "bert", {}, "in bert models the prefix of prefix-propagation reads the text"),
             (PromptTuningConfig, "bert", {}, "pass the embeddings of BertModel, which do more than add to them"),
             (PromptTuningConfig, "electra", {}, "pass the embeddings of ElectraModel"),
             (PrefixTuningConfig, "longformer", {}, "needs a key-value cache, and LongformerModel takes none"),

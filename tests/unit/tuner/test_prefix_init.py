@@ -299,7 +299,7 @@ class TestAnotherAdapter:
     def test_one_of_another_method_is_refused(self, tmp_path):
         self.source(tmp_path, PromptTuningConfig)
         with pytest.raises(
-            AdapterError, match=r"is not an adapter of prefix-tuning; a prefix starts from one of its own"
+            AdapterError, match=r"is not an adapter of prefix-tuning; name one of the same method"
         ):
             self.target(tmp_path)
 

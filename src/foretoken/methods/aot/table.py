@@ -124,7 +124,7 @@ def as_bytes(values: Tensor, layer: int, dtype: torch.dtype) -> memoryview:
     """Return (U, D) values as the bytes of the file."""
     stored = values.detach().to(device="cpu", dtype=dtype).contiguous()
     if not stored.isfinite().all():
-        too_large = f"{dtype} cannot represent; fuse as torch.bfloat16 or torch.float32"
+        too_large = f"{dtype} cannot hold; fuse as torch.bfloat16 or torch.float32"
         problem = too_large if values.isfinite().all() else "are not finite; train it again"
         raise AdapterError(f"the table of layer {layer} has values that {problem}")
     return stored.view(torch.uint8).flatten().numpy().data
