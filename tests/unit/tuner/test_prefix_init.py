@@ -298,9 +298,7 @@ class TestAnotherAdapter:
 
     def test_one_of_another_method_is_refused(self, tmp_path):
         self.source(tmp_path, PromptTuningConfig)
-        with pytest.raises(
-            AdapterError, match=r"is not an adapter of prefix-tuning; name one of the same method"
-        ):
+        with pytest.raises(AdapterError, match=r"is not an adapter of prefix-tuning; name one of the same method"):
             self.target(tmp_path)
 
     def test_one_of_another_backbone_is_refused(self, tmp_path):
