@@ -86,9 +86,9 @@ _PUBLIC = {
     "from_peft": "foretoken.tuner.checkpoints.from_peft",
     "to_peft": "foretoken.tuner.checkpoints.to_peft",
     "lengthen": "foretoken.lengthening",
-    "embed": "foretoken.inference.embeddings",  # not imported for types above: it imports what imports this file
+    "embed": "foretoken.inference.embeddings",  # not imported for types above: a circular import
     "explain": "foretoken.inference.explain",
-    "export": "foretoken.exporting.export",  # nor is this
+    "export": "foretoken.exporting.export",
 }
 __all__ = list(_PUBLIC)
 
@@ -104,16 +104,16 @@ def __dir__() -> list[str]:
 
 
 def _register() -> None:
-    """Write the methods into peft's tables: importing the tuner does."""
+    """Register the methods with peft: importing the tuner does it."""
     import_module("foretoken.tuner")
 
 
 def _register_unless_methods_load() -> None:
-    if "foretoken.methods" in sys.modules:  # they import peft themselves, and are registered when they are there
+    if "foretoken.methods" in sys.modules:  # it imports peft itself, and the methods are registered after it
         return
     try:
         _register()
-    except Exception as error:  # programs that have no use for foretoken import peft, too
+    except Exception as error:  # programs that do not use foretoken import peft, too
         warnings.warn(f"peft does not know foretoken's methods: {error}", stacklevel=2)
 
 

@@ -26,9 +26,9 @@ def call_after_import(module: str, function: Callable[[], object]) -> None:
 
 
 class _Finder:
-    """Finds one module with the other finders, and wraps its loader, until it is imported.
+    """Finds one module with the other finders, and wraps its loader.
 
-    Libraries look for a module without importing it, to see whether it is installed.
+    It stays until the module is imported, as libraries also look for a module only to see whether it is installed.
     """
 
     def __init__(self, module: str, function: Callable[[], object]) -> None:
@@ -52,7 +52,7 @@ class _Finder:
 
 
 class _Loader:
-    """Takes its finder away and calls its function when the wrapped loader has loaded the module."""
+    """Removes its finder and calls its function when the wrapped loader has loaded the module."""
 
     def __init__(self, loader: Loader, finder: _Finder) -> None:
         self.loader = loader

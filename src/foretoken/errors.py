@@ -45,7 +45,7 @@ class RecipeError(ConfigError):
 
     @classmethod
     def of(cls, source: str, errors: Sequence[str]) -> RecipeError:
-        """Return the error that says how many there are, and each."""
+        """Return the error with the number of errors, and each of them."""
         return cls(f"{source}: {len(errors):,} error{'s' * (len(errors) != 1)}", errors)
 
 
@@ -83,7 +83,7 @@ class CombinedDataError(DataError):
 
 
 class Attempts:
-    """What several steps refuse, so that it can be said at once.
+    """Errors of several steps, raised together at the end.
 
     >>> attempts = Attempts()
     >>> with attempts.one():
@@ -97,14 +97,14 @@ class Attempts:
 
     @contextmanager
     def one(self) -> Iterator[None]:
-        """Note an error of a step, so that others can be made."""
+        """Collect an error of a step, so that the next steps can run."""
         try:
             yield
         except ForetokenError as error:
             self.errors.append(error)
 
     def end(self) -> None:
-        """Raise what was noted, if anything was."""
+        """Raise the collected errors, if any."""
         if len(self.errors) == 1:
             raise self.errors[0]
         if self.errors:
@@ -112,7 +112,7 @@ class Attempts:
 
 
 def lines_of(error: Exception) -> tuple[str, ...]:
-    """Return the lines of an error that may be several."""
+    """Return the lines of an error, one for each error that it combines."""
     return getattr(error, "errors", ()) or (str(error),)
 
 
@@ -157,17 +157,16 @@ def no_such(what: str, got: str, known: Iterable[str]) -> str:
 
 
 def quoted(value: object, *, longest: int = 100) -> str:
-    r"""Return a value as a message shows it: what does not print is escaped, what is long loses its middle.
+    r"""Return a value as a message shows it: unprintable characters are escaped, a long one loses its middle.
 
     >>> quoted("fp8"), quoted("\x1b[2J"), quoted("a" * 1000, longest=20)
     ("'fp8'", "'\\x1b[2J'", "'aaaaaaa...aaaaaaaa'")
     """
-    text = _REPRESENTATION.repr(value)
-    return cut(text, longest)
+    return cut(_REPRESENTATION.repr(value), longest)
 
 
 def cut(text: str, longest: int) -> str:
-    """Return a text of at most `longest` characters; what is too much goes out of its middle.
+    """Return a text of at most `longest` characters; a longer one loses its middle.
 
     >>> cut("a message that goes on and on", 20)
     'a messag...on and on'
@@ -188,7 +187,7 @@ def one_line(text: str, longest: int = _LONGEST_LINE) -> str:
 
 
 def printable(text: str) -> str:
-    r"""Return a text in one line of characters that print; the others are escaped.
+    r"""Return a text as one printable line; other characters are escaped.
 
     >>> print(printable("\x1b[31mred\n"))
     \x1b[31mred\n
@@ -197,7 +196,7 @@ def printable(text: str) -> str:
 
 
 class _Representation(reprlib.Repr):
-    """`repr` that takes no longer, and no more levels of calls, for a large value than for a small one."""
+    """`repr` with bounded time and depth for large values."""
 
     def __init__(self) -> None:
         super().__init__()

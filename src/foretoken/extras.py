@@ -1,4 +1,4 @@
-"""Which extra of the package brings which library: what a Python user of `get_peft_model` does without."""
+"""The optional dependencies: which extra of the package installs which library."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ EXTRAS: dict[str, tuple[str, ...]] = {
 
 
 def extra_of(module: str | None) -> str | None:
-    """Return the extra that brings a module, or None where none does.
+    """Return the extra that installs a module, or None.
 
     >>> extra_of("sklearn.metrics"), extra_of("torch")
     ('train', None)
@@ -43,7 +43,7 @@ def extra_of(module: str | None) -> str | None:
 
 
 def missing(what: str, module: str, extra: str) -> str:
-    """Return the line that says what is not installed, and how to mend it.
+    """Return the message for a library that is not installed.
 
     >>> missing("foretoken train", "datasets", "train")
     "foretoken train needs datasets, which is not installed: pip install 'foretoken[train]'"

@@ -48,9 +48,9 @@ _REMEDIES = {
 _RACED = (errno.ENOENT, errno.ENOTEMPTY, errno.EEXIST)  # as another process puts its folder there too
 
 _TEMPORARY = re.compile(r"\.foretoken-([0-9a-f]{8})-(\d+)-[0-9a-f]{12}\.tmp")  # machine, process, chance
-_FORGOTTEN = 24 * 3600  # seconds after which a temporary file of an unknown process is nobody's
+_FORGOTTEN = 24 * 3600  # seconds after which a temporary file of an unknown process is removed
 
-# safetensors and torch report a failed write with exceptions of their own, which are no OSError; torch's say no reason.
+# safetensors and torch report a failed write with other exceptions than OSError; torch's give no reason
 _FOREIGN_WRITE_FAILURE = re.compile(
     r"\(os error (\d+)\)|PytorchStreamWriter failed|unexpected pos \d+ vs \d+|iostream error|Parent directory .* exist"
 )
@@ -138,7 +138,7 @@ def atomic_directory(path: PathLike) -> Iterator[Path]:
 
 
 def open_to_readers(folder: Path) -> None:
-    """Let those read a folder's tensors whom the umask lets: safetensors writes for the owner alone.
+    """Give a folder's tensors the permissions of the umask: safetensors writes them readable by the owner alone.
 
     >>> open_to_readers(getfixture("tmp_path"))
     """
@@ -160,9 +160,9 @@ def check_writable(directory: PathLike) -> None:
 
 
 def remove_strays(folder: PathLike) -> None:
-    """Remove what killed processes left in ``folder`` under temporary names; what a living process writes stays.
+    """Remove temporary files of killed processes from ``folder``; those of a living process stay.
 
-    Whether a process of another machine lives cannot be told: what it left is removed when it is a day old.
+    Files of a process on another machine, which may be alive, are removed when they are a day old.
 
     >>> folder = getfixture("tmp_path")
     >>> remove_strays(folder)
@@ -176,7 +176,7 @@ _remove_strays_once = cache(remove_strays)  # a run writes its record a hundred 
 
 
 def temporary_name() -> str:
-    """Return an unused hidden name that says which process it belongs to; see :func:`remove_strays`.
+    """Return an unused hidden name with the number of this process; see :func:`remove_strays`.
 
     >>> temporary_name().startswith(".foretoken-")
     True
@@ -185,7 +185,7 @@ def temporary_name() -> str:
 
 
 def remove(path: Path) -> None:
-    """Remove a file or a whole folder that foretoken made; whatever cannot be removed stays.
+    """Remove a file or a whole folder; files that cannot be removed stay.
 
     >>> remove(getfixture("tmp_path") / "nothing there")
     """
@@ -204,7 +204,7 @@ def make_folder(folder: Path) -> None:
     with os_errors_as_save_error(folder):
         try:
             folder.mkdir(parents=True, exist_ok=True)
-        except FileExistsError as error:  # a file has that name; "file exists" would puzzle
+        except FileExistsError as error:  # a file has that name
             raise OSError(errno.ENOTDIR, os.strerror(errno.ENOTDIR)) from error
 
 
@@ -222,7 +222,7 @@ def is_stream(path: PathLike) -> bool:
 
 
 def _finite(obj: object) -> object:
-    """Replace the floats that JSON cannot say by None, at any depth."""
+    """Replace floats that JSON does not have by None, at any depth."""
     if isinstance(obj, float) and not math.isfinite(obj):
         return None
     if isinstance(obj, dict):
@@ -235,7 +235,7 @@ def _finite(obj: object) -> object:
 @contextmanager
 def _temporary_sibling(target: Path) -> Iterator[Path]:
     """Yield an unused path beside ``target``; on any failure remove it and the parents made for it."""
-    resolved = _resolved(target)  # a link keeps pointing where it points: what it points to is replaced
+    resolved = _resolved(target)  # a link stays: the file that it points to is replaced
     temporary = resolved.with_name(temporary_name())
     missing = [parent for parent in resolved.parents if not parent.exists()]
     try:
@@ -263,9 +263,9 @@ def _resolved(path: Path) -> Path:
 
 
 def _is_stray(path: Path) -> bool:
-    found = _TEMPORARY.fullmatch(path.name)
-    if found and found[1] == _machine() and os.name == "posix":  # elsewhere asking a process would end it
-        return not _is_alive(int(found[2]))
+    match = _TEMPORARY.fullmatch(path.name)
+    if match and match[1] == _machine() and os.name == "posix":  # on Windows os.kill would end the process
+        return not _is_alive(int(match[2]))
     with suppress(OSError):
         return abs(time.time() - path.stat().st_mtime) > _FORGOTTEN  # the clock may have been set back
     return False
@@ -283,18 +283,18 @@ def _is_alive(process: int) -> bool:
 
 @cache
 def _machine() -> str:
-    """Return what tells this machine from others that write to the same disk; containers number their own processes."""
+    """Return an id of this machine and its namespace of processes: containers number their own processes."""
     namespace = Path("/proc/self/ns/pid")
     number = namespace.stat().st_ino if namespace.exists() else 0
     return hashlib.sha256(f"{platform.node()} {number}".encode()).hexdigest()[:8]
 
 
 def _try_to_write(path: Path, count: int) -> None:
-    """Write so many bytes to a file without a name, in the nearest folder that there is; it is gone at once."""
-    place = _resolved(path)
-    while not place.exists() and place != place.parent:
-        place = place.parent
-    with tempfile.TemporaryFile(dir=place) as file:  # on Linux without a name, so that a kill leaves nothing
+    """Write ``count`` bytes to a temporary file in the nearest folder that exists, and remove it."""
+    folder = _resolved(path)
+    while not folder.exists() and folder != folder.parent:
+        folder = folder.parent
+    with tempfile.TemporaryFile(dir=folder) as file:  # on Linux without a name, so that a kill leaves nothing
         file.write(bytes(count))
         file.flush()
         os.fsync(file.fileno())
@@ -307,7 +307,7 @@ def _to_disk(file: Path) -> None:
 
 
 def _set_mode(file: Path, mode: int) -> None:
-    """Set a file's permissions, where they are others: not every file system knows any."""
+    """Set a file's permissions if they differ: not every file system has permissions."""
     if stat.S_IMODE(file.stat().st_mode) != stat.S_IMODE(mode):
         file.chmod(stat.S_IMODE(mode))
 
@@ -352,7 +352,7 @@ def os_errors_as_save_error(path: PathLike) -> Iterator[None]:
 
 @contextmanager
 def _as(target: Path, temporary: Path) -> Iterator[None]:
-    """Let errors name the target in place of the folder that becomes it, and be made while that is still there."""
+    """Let errors name the target in place of the temporary folder, and find their reason while that exists."""
     try:
         with os_errors_as_save_error(target):
             yield
@@ -361,7 +361,7 @@ def _as(target: Path, temporary: Path) -> Iterator[None]:
 
 
 def save_error(path: PathLike, error: Exception) -> SaveError:
-    """Return the error that says in one line why ``path`` could not be written."""
+    """Return the error with the reason why ``path`` could not be written."""
     code = (error.errno if isinstance(error, OSError) else _foreign_errno(error)) or _errno_of(path)
     reason = os.strerror(code) if code else "it was not written to its end"
     remedy = _REMEDIES.get(code or errno.ENOSPC, "check the path and try again")
@@ -369,12 +369,12 @@ def save_error(path: PathLike, error: Exception) -> SaveError:
 
 
 def _foreign_errno(error: Exception) -> int | None:
-    found = _FOREIGN_WRITE_FAILURE.search(str(error))
-    return int(found[1]) if found and found[1] else None
+    match = _FOREIGN_WRITE_FAILURE.search(str(error))
+    return int(match[1]) if match and match[1] else None
 
 
 def _errno_of(path: PathLike) -> int | None:
-    """Ask the system what keeps a file from being written, where the error does not say."""
+    """Return why a file cannot be written, by trying, where the error does not say it."""
     try:
         _try_to_write(Path(path).parent, _TRIED)
     except OSError as error:

@@ -1,4 +1,4 @@
-"""What earlier versions had and this one has not, and what to use instead: one line, no list of what there is."""
+"""Names that earlier versions had, and what to use instead."""
 
 PROBLEMS = {
     "retrieval": "sentence-transformers trains encoders for search, with foretoken's configs as well",
@@ -37,7 +37,7 @@ TASKS = dict.fromkeys(("medhop", "medhop-masked"), "name its files as your own d
 
 
 def gone(name: str, table: dict[str, str]) -> str | None:
-    """Return what to say of something that left; None of any other.
+    """Return the message for a removed name, or None for any other name.
 
     >>> gone("bench", VERBS)
     "left foretoken: python -m benchmarks NAME, in a clone of foretoken's repository"

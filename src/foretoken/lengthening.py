@@ -204,7 +204,7 @@ def _demo_folder() -> Path:
 
 @contextmanager
 def _loading(source: str) -> Iterator[None]:
-    """Say in one line why ``source`` cannot be loaded: each library below has error kinds of its own."""
+    """Raise BackboneError in place of any error of the libraries that load ``source``."""
     try:
         yield
     except Exception as error:
@@ -231,7 +231,7 @@ def _load_tokenizer(source: str) -> PreTrainedTokenizerBase:
 
 
 def _load_model(source: str, task: str) -> tuple[PreTrainedModel, bool]:
-    """Return the model with the head of ``task`` ("" for none), and whether a trained pooler is to keep."""
+    """Return the model with the head of ``task`` ("" for none), and whether it has a trained pooler to keep."""
     import transformers
 
     with _loading(source):
@@ -245,7 +245,7 @@ def _load_model(source: str, task: str) -> tuple[PreTrainedModel, bool]:
 
 
 def _family(config: PretrainedConfig) -> _Family:
-    """Return the family of ``config``, or say why Longformer cannot compute what it does."""
+    """Return the family of ``config``, or raise BackboneError where Longformer cannot compute what the model does."""
     kind = config.model_type
     if kind not in _FAMILIES:
         hint = did_you_mean(kind, _FAMILIES)
@@ -261,7 +261,7 @@ def _family(config: PretrainedConfig) -> _Family:
 
 
 def _task(config: PretrainedConfig, family: _Family) -> str:
-    """Return what the architecture's name says of its head, such as "ForMaskedLM"; "" for the body alone."""
+    """Return the task in the architecture's name, such as "ForMaskedLM", if Longformer has this head, else ""."""
     name = next(iter(config.architectures or []), "")
     task = name[name.find("For") :] if "For" in name else ""
     # Longformer's masked-language head is always gelu, as RoBERTa's; BERT's follows its configuration.
@@ -319,7 +319,7 @@ def _new_model(config: LongformerConfig, task: str, with_pooler: bool, dtype: to
 
 
 def _check_size(config: LongformerConfig) -> None:
-    """Refuse a table of positions that does not fit into memory, where it is three times while it is made."""
+    """Refuse a table of positions whose three temporary copies do not fit into memory."""
     rows, width = config.max_position_embeddings, config.hidden_size
     what = f"the table of {rows:,} positions x {width:,} numbers x 4 bytes, held three times while it is made,"
     check_memory(3 * 4 * rows * width, what=what, remedy="lower max_length")

@@ -1,7 +1,7 @@
-"""The largest numbers and sizes that are taken: of options, and of what is put into memory.
+"""Upper limits of options, and checks of free memory.
 
-The numbers are far beyond any use, and near enough to catch a slip. What does not fit into memory is refused with its
-size before it is made. Without that, Linux may hand out memory that it does not have, and kill the process later.
+The limits are far beyond any use, and catch typing errors. A tensor that does not fit into memory is refused before it
+is made: Linux may allocate memory that it does not have, and kill the process later.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ def check_memory(needed: int, *, what: str, remedy: str) -> None:
 
 
 def gigabytes(size: int) -> str:
-    """Say a size.
+    """Return a size in words.
 
     >>> gigabytes(25 * 10**11), gigabytes(12 * 10**7)
     ('2,500 GB', '0.12 GB')
@@ -49,13 +49,13 @@ def gigabytes(size: int) -> str:
 
 
 def free_memory() -> int | None:
-    """Return the bytes that this process may still take, by whichever limit is the nearest; None where nobody says."""
+    """Return the bytes that this process may still take, by the lowest limit; None where no limit is known."""
     known = [size for size in (_machine(), _address_space(), *_groups()) if size is not None]
     return max(0, min(known)) if known else None
 
 
 def _machine() -> int | None:
-    """Return what the machine can give without swapping; where it does not tell, all that it has."""
+    """Return the memory that is available without swapping; if that is not known, all of the machine's."""
     available = _fields(_PROC / "meminfo").get("MemAvailable:")
     if available is not None:
         return available * 1024
@@ -66,7 +66,7 @@ def _machine() -> int | None:
 
 
 def _address_space() -> int | None:
-    """Return what `ulimit -v` leaves."""
+    """Return the rest of the limit of `ulimit -v`."""
     try:
         import resource
     except ImportError:  # Windows
@@ -76,10 +76,10 @@ def _address_space() -> int | None:
 
 
 def _groups() -> Iterator[int | None]:
-    """Return what the limits of the process's control groups leave, as containers and batch systems set them."""
+    """Yield the rest of the limits of the process's control groups, which containers and batch systems set."""
     for line in _lines(_PROC / "self/cgroup"):
         _, controllers, path = line.split(":", 2)
-        if controllers == "":  # the second version of control groups has one for everything
+        if controllers == "":  # version 2 has one group for all controllers
             yield from _up(_CONTROL_GROUPS, path, "memory.max", "memory.current", "inactive_file")
         elif "memory" in controllers.split(","):
             names = ("memory.limit_in_bytes", "memory.usage_in_bytes", "total_inactive_file")
@@ -87,7 +87,7 @@ def _groups() -> Iterator[int | None]:
 
 
 def _up(root: Path, path: str, limit: str, used: str, cache: str) -> Iterator[int | None]:
-    """Return what each group from this one up to the root leaves; cached files give way to whoever needs memory."""
+    """Yield the rest of the limit of each group from this one up to the root; cached files count as free."""
     parts = [part for part in path.split("/") if part]
     for depth in range(len(parts), -1, -1):
         folder = root.joinpath(*parts[:depth])
@@ -97,7 +97,7 @@ def _up(root: Path, path: str, limit: str, used: str, cache: str) -> Iterator[in
 
 
 def _fields(file: Path) -> dict[str, int]:
-    """Return the lines of a name and a number in a file of the kernel's."""
+    """Return the names and numbers in a file of the kernel."""
     words = (line.split() for line in _lines(file))
     return {pair[0]: int(pair[1]) for pair in words if len(pair) > 1 and pair[1].isdigit()}
 

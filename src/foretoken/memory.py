@@ -1,4 +1,4 @@
-"""The memory of this process: the most that it held, and what it keeps without need."""
+"""The memory of this process: its peak, and the release of memory that is not needed."""
 
 from __future__ import annotations
 
@@ -13,24 +13,24 @@ _PROC = Path("/proc/self")
 
 
 def keep_few_primitives() -> None:
-    """Let oneDNN keep the kernels of the last 128 shapes, and not of 1,024, unless somebody has said how many.
+    """Let oneDNN cache the kernels of 128 shapes in place of 1,024, unless the environment sets another number.
 
-    PyTorch's linear maps on the processor are its kernels, one for each number of rows. Packed batches hardly ever have
-    the same number twice, so what is kept is not used again, and grows: to gigabytes in an hour of training. It has to
-    be called before the first of them is made.
+    On a CPU PyTorch's linear maps use one oneDNN kernel for each number of rows. Packed batches hardly ever have the
+    same number twice, so the cache is useless and grows to gigabytes in an hour of training. Call this before the first
+    linear map runs.
     """
     if not any(name in os.environ for name in _PRIMITIVES):
         os.environ[_PRIMITIVES[0]] = "128"
 
 
 def give_back() -> None:
-    """Give memory that was freed back to the kernel, where glibc keeps it; what is freed later is kept again."""
+    """Return freed memory, which glibc keeps, to the kernel."""
     if _is_glibc():
         ctypes.CDLL(None).malloc_trim(0)
 
 
 def peak_bytes() -> int | None:
-    """Return the most that the process has held since :func:`reset_peak`, or since it began."""
+    """Return the peak memory of the process since :func:`reset_peak`, or since its start."""
     known = _counted("VmHWM")
     if known is not None or sys.platform == "win32":
         return known
@@ -41,7 +41,7 @@ def peak_bytes() -> int | None:
 
 
 def reset_peak() -> bool:
-    """Let Linux count the most that is held from now on, and return whether it does (man proc_pid_clear_refs)."""
+    """Reset the peak memory, which Linux alone can (man proc_pid_clear_refs); return whether it did."""
     try:
         (_PROC / "clear_refs").write_text("5")
     except OSError:
@@ -50,12 +50,12 @@ def reset_peak() -> bool:
 
 
 def _counted(name: str) -> int | None:
-    """Return the bytes that Linux counts of this process under a name."""
+    """Return a number of bytes in Linux's status of this process."""
     try:
-        found = re.search(rf"^{name}:\s+(\d+) kB$", (_PROC / "status").read_text(), re.MULTILINE)
+        match = re.search(rf"^{name}:\s+(\d+) kB$", (_PROC / "status").read_text(), re.MULTILINE)
     except OSError:
         return None
-    return int(found[1]) * 1024 if found else None
+    return int(match[1]) * 1024 if match else None
 
 
 def _is_glibc() -> bool:

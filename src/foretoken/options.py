@@ -16,8 +16,8 @@ Errors = list[str]
 Values = Mapping[str, Any]  # plain data by key, as YAML and JSON hold it
 T = TypeVar("T")
 _BAD = object()
-_LARGEST = 2**63  # of numbers: what is larger is a slip, and few libraries and formats have a place for it
-_MOST_HINTS = 20  # looking for a near miss takes a millisecond
+_LARGEST = 2**63  # of numbers: few libraries and formats can hold larger ones
+_MOST_HINTS = 20  # a search for a near miss takes a millisecond
 _LONGEST_KEY = 100  # characters
 _WORDS = {
     int: "a whole number",
@@ -61,12 +61,12 @@ def build(cls: type[T], values: Values, errors: Errors, prefix: str = "") -> T |
     }
     if any(value is _BAD for value in arguments.values()) or _missing(values, known, prefix):
         return None
-    built = _construct(cls, arguments, errors, prefix)  # even beside an unknown key: it may have more to say
+    built = _construct(cls, arguments, errors, prefix)  # even with an unknown key, to collect more errors
     return built if len(errors) == before else None
 
 
 class OptionsError(ConfigError):
-    """A dataclass of options has errors: some lines that begin with a field, and others about several fields."""
+    """A dataclass of options has errors: some of single fields, with the field's name first, and others."""
 
     def __init__(self, errors: Errors, others: Errors) -> None:
         self.errors, self.others = errors, others
@@ -76,10 +76,10 @@ class OptionsError(ConfigError):
 def check_fields(options: object, others: Callable[[], Errors] = list) -> None:
     """Check and convert the fields of a frozen dataclass that may be constructed without :func:`build`.
 
-    `others` returns what is wrong beside that; it is called if all fields have their types.
+    `others` returns further errors; it is called if all fields have their types.
 
     Raises:
-        OptionsError: a field is of another type, or out of its range, or there are others; all of them are named.
+        OptionsError: a field has another type or is out of its range, or there are further errors.
     """
     errors: Errors = []
     types = types_of(type(options))
@@ -89,15 +89,15 @@ def check_fields(options: object, others: Callable[[], Errors] = list) -> None:
             others = list
         else:
             object.__setattr__(options, item.name, value)
-    found = others()
-    if errors or found:
-        raise OptionsError(errors, found)
+    more_errors = others()
+    if errors or more_errors:
+        raise OptionsError(errors, more_errors)
 
 
 def unknown_keys(values: Values, known: Values, prefix: str) -> Errors:
-    """Return one line for every key that does not exist: what took its place, the near miss, or the list of keys.
+    """Return one line for every key that does not exist: its replacement, the near miss, or the list of keys.
 
-    Keys that left and are null or false, as records of earlier versions have them, are let through.
+    Removed keys that are null or false, as in records of earlier versions, are allowed.
     """
     listed = f"; known: {', '.join(sorted(known)) or 'none'}"
     unknown = [f"{prefix}{cut(str(name), _LONGEST_KEY)}" for name in values if name not in known]
@@ -110,7 +110,7 @@ def unknown_keys(values: Values, known: Values, prefix: str) -> Errors:
 
 
 def convert(value: object, wanted: object, key: str, errors: Errors) -> Any:
-    """Return `value` as the type `wanted`, or append why not; types of no plain data are let through."""
+    """Return `value` as the type `wanted`, or append an error; values of types beside plain data are not checked."""
     origin = get_origin(wanted)
     if is_dataclass(wanted) and isinstance(wanted, type):
         return _nested(value, wanted, key, errors)
@@ -130,12 +130,12 @@ def convert(value: object, wanted: object, key: str, errors: Errors) -> Any:
 
 
 def is_number(value: object) -> TypeGuard[int | float]:
-    """Tell numbers from everything else, true and false included."""
+    """Tell whether a value is a number; true and false are not."""
     return isinstance(value, int | float) and not isinstance(value, bool)
 
 
 def is_usable(number: float) -> bool:
-    """Tell whether a number is finite and has a place everywhere; what is larger is a slip.
+    """Tell whether a number is finite and below 2^63.
 
     >>> is_usable(1e9), is_usable(float("nan")), is_usable(10**30)
     (True, False, False)
@@ -144,7 +144,7 @@ def is_usable(number: float) -> bool:
 
 
 def describe(wanted: Any) -> str:
-    """Say a type in words, e.g. ``'a whole number or null'``.
+    """Return a type in words, e.g. ``'a whole number or null'``.
 
     >>> describe(int | None)
     'a whole number or null'
@@ -226,7 +226,7 @@ def _checked(value: object, wanted: object, item: Field[object], key: str, error
 
 
 def out_of_range(value: float, limits: Values, key: str) -> Errors:
-    """Return one line for each limit of an option that a number of this key does not keep."""
+    """Return one line for each limit of an option that a number exceeds."""
     checks = [
         ("at least", limits.get("at_least"), lambda limit: value >= limit),
         ("above", limits.get("above"), lambda limit: value > limit),
@@ -347,16 +347,16 @@ def defaults(cls: type[Any], prefix: str = "") -> dict[str, Any]:
     >>> defaults(LengthenOptions, "lengthen.")
     {'lengthen.max_length': 4096, 'lengthen.attention_window': 512}
     """
-    hints, found = types_of(cls), dict[str, Any]()
+    hints, values = types_of(cls), dict[str, Any]()
     for item in fields(cls):
         inner, key = _options_class(hints[item.name]), prefix + item.name
         if item.default is not MISSING:
-            found[key] = item.default
+            values[key] = item.default
         elif inner is not None:
-            found |= defaults(inner, f"{key}.")
+            values |= defaults(inner, f"{key}.")
         elif item.default_factory is not MISSING:
-            found[key] = item.default_factory()
-    return found
+            values[key] = item.default_factory()
+    return values
 
 
 def _options_class(wanted: object) -> type[object] | None:

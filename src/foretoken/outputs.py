@@ -40,7 +40,7 @@ def check_name(name: str, *, what: str) -> None:
 
 
 def plain_name(text: str) -> str:
-    """Return the text as a name that `check_name` takes: what it refuses becomes ``_``, and the end is cut off.
+    """Return the text as a name that `check_name` accepts: other characters become ``_``, and the end is cut off.
 
     >>> plain_name("what? me (2)"), plain_name("..")
     ('what_ me (2)', '_')
@@ -51,16 +51,15 @@ def plain_name(text: str) -> str:
 
 
 def check_output(output: PathLike, reads: Iterable[PathLike], *, overwrite: bool = False) -> None:
-    """Raise where results written to ``output`` would take something away, or could not be written; before the work.
+    """Raise SaveError before the work if results cannot be written to ``output``, or would replace other files.
 
     Args:
-        output: a file to be written, or a device or a pipe to be written into.
-        reads: files and folders that the results come from; what is no path is passed over.
+        output: a file, a device or a pipe to be written.
+        reads: files and folders that the command reads; names that are not paths are ignored.
         overwrite: whether a file that exists may be replaced.
 
     Raises:
-        SaveError: it is a folder, a file that is read or lies in a folder that is read, a file that exists, or in a
-            place that cannot be written to.
+        SaveError: it is a folder, a file that is read or in a folder that is read, an existing file, or not writable.
 
     >>> data = getfixture("tmp_path") / "mail.csv"
     >>> _ = data.write_text("text,label")
@@ -75,9 +74,7 @@ def check_output(output: PathLike, reads: Iterable[PathLike], *, overwrite: bool
 
 
 def check_new_folder(output: PathLike, reads: Iterable[PathLike] = ()) -> None:
-    """Raise SaveError unless a folder can be made at ``output``, where there is nothing yet, or an empty folder.
-
-    It is in none of the folders that are read.
+    """Raise SaveError unless ``output`` is new, or an empty folder, and is in none of the folders that are read.
 
     >>> check_new_folder(getfixture("tmp_path") / "fused")
     """
@@ -90,15 +87,15 @@ def check_new_folder(output: PathLike, reads: Iterable[PathLike] = ()) -> None:
 
 
 def refuse_foreign(file: PathLike, mark: str, *, beside: Iterable[Path] = ()) -> None:
-    """Raise unless a file begins with a mark, as the one that it is to replace does, or is not there.
+    """Raise SaveError if a file exists that the command did not write.
 
     Args:
-        file: of a name that a command chooses itself.
-        mark: how such a file begins.
+        file: whose name the command chooses itself.
+        mark: with which files of the command begin.
         beside: files that are written together with it.
 
     Raises:
-        SaveError: a file is there, and was not written by the command.
+        SaveError: the file exists, and does not begin with the mark; or it does not exist, but one beside it does.
 
     >>> page = getfixture("tmp_path") / "report.md"
     >>> refuse_foreign(page, "# Benchmarks")

@@ -11,5 +11,5 @@ def num_processes() -> int:
 
 
 def is_main_process() -> bool:
-    """Tell whether this process is the one that writes and speaks."""
+    """Tell whether this process is the one that writes files and messages."""
     return os.environ.get("RANK", "0") == "0"

@@ -1,4 +1,4 @@
-"""transformers without its own reports, of which ours say what matters."""
+"""Fewer log messages of transformers."""
 
 from __future__ import annotations
 
@@ -8,10 +8,7 @@ from contextlib import contextmanager
 
 @contextmanager
 def quiet_transformers(*, bars: bool = False) -> Iterator[None]:
-    """Hold back transformers' report on the new head, which is expected and said in one line of ours.
-
-    Its progress bars of reading and writing weights stay with `bars`.
-    """
+    """Silence transformers' report on a new head, which is expected; with `bars`, keep its progress bars."""
     from transformers.utils import logging as hf_logging
 
     before, had_bars = hf_logging.get_verbosity(), hf_logging.is_progress_bar_enabled()

@@ -1,4 +1,4 @@
-"""Files of saved adapters, models and runs: what can be read of them, never where that could run code."""
+"""Files of saved adapters, models and runs, read without running code."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ _CACHE_OFF = ("0", "off", "no", "false", "none")
 
 
 def cache_folder() -> Path | None:
-    """Return the folder for files that can be made again: $FORETOKEN_CACHE, or ~/.cache/foretoken; None for no caching.
+    """Return the folder of the cache: $FORETOKEN_CACHE, or ~/.cache/foretoken; None for no caching.
 
     >>> getfixture("monkeypatch").setenv("FORETOKEN_CACHE", "off")
     >>> cache_folder() is None
@@ -31,7 +31,7 @@ def cache_folder() -> Path | None:
 
 
 def refuse_pickles(folder: PathLike) -> None:
-    """Raise :class:`~foretoken.errors.AdapterError` where a folder's tensors are a pickle alone.
+    """Raise :class:`~foretoken.errors.AdapterError` if a folder has tensors only as a pickle.
 
     >>> folder = getfixture("tmp_path")
     >>> (folder / "adapter_model.bin").touch()
@@ -53,7 +53,7 @@ def file_digest(file: Path) -> str:
     """Return the SHA-256 of a file's bytes.
 
     Raises:
-        OSError: it cannot be read.
+        OSError: the file cannot be read.
     """
     digest = hashlib.sha256()
     with file.open("rb") as handle:
@@ -65,7 +65,7 @@ def file_digest(file: Path) -> str:
 def read_object(path: PathLike) -> JsonObject:
     """Return the JSON object in a file of a saved adapter or model.
 
-    Raises :class:`~foretoken.errors.AdapterError` when it cannot be read, or is something else.
+    Raises :class:`~foretoken.errors.AdapterError` when it cannot be read, or is not an object.
 
     >>> file = getfixture("tmp_path") / "adapter_config.json"
     >>> _ = file.write_text("[" * 100_000)
@@ -85,7 +85,7 @@ def read_object(path: PathLike) -> JsonObject:
 
 
 def readable_object(path: PathLike) -> JsonObject | None:
-    """Return the JSON object in a file; None where there is none that can be read.
+    """Return the JSON object in a file; None if it cannot be read.
 
     >>> readable_object(getfixture("tmp_path") / "run.json")
     """

@@ -1,4 +1,4 @@
-"""What the folder of a sentence encoder says of itself, in the files of sentence-transformers."""
+"""Settings of sentence encoders, from the files of sentence-transformers."""
 
 from __future__ import annotations
 
@@ -18,11 +18,11 @@ _TYPES = ("Transformer", "Pooling", "Normalize")
 
 @dataclass(frozen=True)
 class SentenceEncoder:
-    """How a text's vector is made of the last hidden states of its tokens.
+    """How the last hidden states of a text's tokens become its vector.
 
     Attributes:
-        pool: what the vector is: the mean of the tokens' states, that of the first one, or their maximum.
-        max_length: tokens of a text that are read; None: as many as the model's tokenizer says.
+        pool: the mean of the tokens' states, the state of the first one, or their maximum.
+        max_length: tokens of a text that are read (default: the tokenizer's length).
     """
 
     pool: Pool = "mean"
@@ -30,12 +30,10 @@ class SentenceEncoder:
 
     @classmethod
     def of(cls, source: str | Path | None) -> SentenceEncoder:
-        """Return what a folder or hub name says; the mean where there is none, or it says nothing.
-
-        That is what sentence-transformers takes such a model for.
+        """Return the settings of a folder or hub name; the mean where it has none, as sentence-transformers does.
 
         Raises:
-            BackboneError: its vectors are made in a way that is not known here.
+            BackboneError: its modules or its pooling are not supported.
         """
         modules = _read(source, MODULES) if source else None
         if source is None or not isinstance(modules, list):
@@ -50,10 +48,10 @@ class SentenceEncoder:
 
 
 def copy_pooling(source: str, folder: Path) -> None:
-    """Write what a sentence encoder says of its vectors beside a model made of it, which reads other lengths.
+    """Copy the pooling of a sentence encoder to the folder of a model made from it, without its length.
 
     Raises:
-        BackboneError: its vectors are made in a way that is not known here.
+        BackboneError: its modules or its pooling are not supported.
     """
     SentenceEncoder.of(source)
     for name in (MODULES, POOLING):
@@ -63,19 +61,19 @@ def copy_pooling(source: str, folder: Path) -> None:
 
 
 def is_sentence_encoder(source: str | Path) -> bool:
-    """Tell whether a folder or hub name is one that sentence-transformers saved."""
+    """Tell whether sentence-transformers saved the folder or hub repository."""
     return isinstance(_read(source, MODULES), list)
 
 
 def pooling_mode(source: str | Path) -> object:
-    """Return what ``1_Pooling/config.json`` calls the pooling, in its new or old form; None where it is not there."""
+    """Return the pooling in ``1_Pooling/config.json``, of its new or old form; None where there is no such file."""
     settings = _read(source, POOLING)
     if not isinstance(settings, dict):
         return None
     if "pooling_mode" in settings:
         return settings["pooling_mode"]
-    given = [name for name, is_on in settings.items() if name.startswith("pooling_mode_") and is_on is True]
-    names = [name.removeprefix("pooling_mode_").removesuffix("_tokens").removesuffix("_token") for name in given]
+    keys = [name for name, is_on in settings.items() if name.startswith("pooling_mode_") and is_on is True]
+    names = [name.removeprefix("pooling_mode_").removesuffix("_tokens").removesuffix("_token") for name in keys]
     return names[0] if len(names) == 1 else names
 
 
@@ -91,7 +89,7 @@ def _pool(source: str | Path, mode: object) -> Pool:
 
 
 def _read(source: str | Path, name: str) -> Any:
-    """Return what a JSON file of a folder, or of a model on the hub, holds; None where there is none."""
+    """Return the content of a JSON file of a folder or hub repository; None where there is none."""
     from transformers.utils import cached_file
 
     try:

@@ -139,9 +139,9 @@ def test_a_head_without_one_of_ours_reads_chunks_too(tiny, tmp_path, cli, record
         ({"head": {"pool": "median"}}, "head.pool: got 'median' (a text), expected"),
         ({"head": {"hidden": 2}}, "head.hidden: got 2"),
         ({"head": {"size": 2}}, "head.size: no such key"),
-        ({"head": {"pool": "prefix"}}, "this method puts none in front of the text; choose another pool"),
-        ({"head": {"pool": "prefix"}, "method": "full"}, "this method puts none in front of the text"),
-        ({"head": {"pool": "prefix"}, "method": "prefix-tuning"}, "this method puts none in front of the text"),
+        ({"head": {"pool": "prefix"}}, "this method has none before the text; choose another pool"),
+        ({"head": {"pool": "prefix"}, "method": "full"}, "this method has none before the text"),
+        ({"head": {"pool": "prefix"}, "method": "prefix-tuning"}, "this method has none before the text"),
     ],
 )
 def test_heads_that_cannot_be_are_refused(changes, error, tiny, tmp_path, refused):

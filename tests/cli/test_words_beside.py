@@ -134,7 +134,7 @@ def test_a_bank_which_sees_no_texts_says_that_it_lacks_them(made):
     folder = made.folder("classification")
     predictor, outputs = expected(folder)
     bank = AdapterBank(AutoModelForSequenceClassification.from_pretrained(predictor.source, num_labels=2))
-    with pytest.raises(AdapterError, match="'mail' was trained with words beside it, and a bank is given"):
+    with pytest.raises(AdapterError, match="'mail' was trained with TF-IDF of words beside it, which a bank"):
         bank.add("mail", folder / "adapter")
     with pytest.raises(AdapterError, match="without_words=True"):
         bank.add("mail", bank.read(folder / "adapter"))

@@ -212,6 +212,6 @@ def test_a_head_of_the_prefix_needs_a_prefix():
     own = {name: x for name, x in get_peft_model_state_dict(model).items() if "classifier" in name}
     state = own | {name: x for name, x in get_peft_model_state_dict(other).items() if "foretoken" in name}
     bank = AdapterBank(tiny.model("bert", "SEQ_CLS"))
-    with pytest.raises(AdapterError, match="puts none there"):
+    with pytest.raises(AdapterError, match="has none; train it again"):
         bank.add("a", replace(other.peft_config["default"], head={"pool": "prefix", "hidden": False}), state)
     assert bank.names == []

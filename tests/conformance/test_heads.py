@@ -264,7 +264,7 @@ def test_documents_of_one_batch_have_the_heads_of_their_adapters():
 
 def test_a_document_without_a_prefix_has_none_to_read():
     model, inputs = with_head("bert", "prefix", method="prefix-propagation"), batch("bert", labels=False)
-    with pytest.raises(AdapterError, match="a document has none in front of its text"):
+    with pytest.raises(AdapterError, match="a document has none before its text"):
         model(**inputs, adapter_names=["default", "__base__", "default"])
     with model.disable_adapter(), pytest.raises(AdapterError, match="a document has none"):
         model(**inputs)
@@ -329,7 +329,7 @@ def test_saved_heads_are_loaded_bit_by_bit(family, pool, method, tmp_path):
 def test_a_method_without_a_prefix_in_front_of_the_text_has_none_to_read(method):
     model = replace_head(tiny.model("bert"), pool="prefix")
     names = set(model.state_dict())
-    with pytest.raises(ConfigError, match="puts none in front of the text; choose another pool"):
+    with pytest.raises(ConfigError, match="has none before the text; choose another pool"):
         adapted(model, method, task_type="SEQ_CLS")
     assert set(model.state_dict()) == names
 

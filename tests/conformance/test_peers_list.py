@@ -78,7 +78,7 @@ class TestEveryMethod:
         decoder = {"decoder_input_ids": ids} if family == "t5" else {}
         embeddings = {"inputs_embeds": model.get_base_model().get_input_embeddings()(ids)} | decoder
         if method.startswith("aot") or method == EVERY_SITE:
-            with pytest.raises(AdapterError, match=r"looks up what it adds by token.*give it input_ids"):
+            with pytest.raises(AdapterError, match=r"looks up a vector for each token.*give it input_ids"):
                 run(model, embeddings)
         else:
             close(run(model, embeddings), run(model, {"input_ids": ids} | decoder), atol=2e-5)

@@ -143,7 +143,7 @@ def test_a_quantised_head_is_refused():
     quantize_(model, Int8WeightOnlyConfig())
     before = set(model.state_dict())
     with pytest.raises(
-        BackboneError, match=r"^bert\.pooler is trained in full, but its weights are quantised.*'bert\.p"
+        BackboneError, match=r"^bert\.pooler is to be fully trained, but its weights are quantised.*'bert\.p"
     ):
         adapted(model, "prefix-tuning", task_type="SEQ_CLS")
     assert set(model.state_dict()) == before

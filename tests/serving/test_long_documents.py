@@ -115,5 +115,5 @@ def test_a_bank_keeps_summaries_of_rows_and_makes_logits_of_documents_of_them(sa
             plain = document_logits(load_for_inference(folders[name]).model, rows, torch.tensor(owner))
             torch.testing.assert_close(found, plain, atol=1e-5, rtol=0)
     bank.add("stars", str(folders["stars"]))
-    with pytest.raises(AdapterError, match="the head of 'stars' reads one row of a document alone"):
+    with pytest.raises(AdapterError, match="the head of 'stars' reads only one row of a document"):
         bank.summaries(**rows, adapter_names=["stars"] * 4)

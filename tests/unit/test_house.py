@@ -24,6 +24,8 @@ ELSEWHERE = {  # words of configs, of heads, and of a file that stands alone
     "foretoken/exporting/read.py": 2,
     "foretoken/training/run/card.py": 1,
 }
+VAGUE = {"found", "own", "given", "made", "one", "part", "place"}  # names for at most three lines
+ROOMS = ("tuner", "bank", "serving", "attention", "backbones", "methods", "machine")
 
 
 def named(name):
@@ -94,6 +96,19 @@ def is_problem(node):
     if isinstance(node, ast.Name):
         return node.id.isupper() and node.id in PROBLEM_NAMES
     return isinstance(node, ast.Constant) and node.value in PROBLEMS
+
+
+def test_a_variable_that_lives_long_says_what_it_is():
+    rooms = [file for room in ROOMS for file in (SOURCE / "foretoken" / room).rglob("*.py")]
+    for file in [*rooms, *(SOURCE / "foretoken").glob("*.py")]:
+        tree = ast.parse(file.read_text(encoding="utf-8"))
+        for function in (node for node in ast.walk(tree) if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef)):
+            lines = defaultdict(list)
+            for node in ast.walk(function):
+                if isinstance(node, ast.Name | ast.arg):
+                    lines[node.id if isinstance(node, ast.Name) else node.arg].append(node.lineno)
+            long_lived = {name for name in VAGUE & lines.keys() if max(lines[name]) - min(lines[name]) > 3}
+            assert not long_lived, f"{file}: {function.name}"
 
 
 def test_signatures_are_typed():

@@ -1,6 +1,7 @@
 """Pure tensor maths of attention: no transformers, no peft, no configuration objects."""
 
-from foretoken.attention.attend import AttentionCall, attend, own_weights
+from foretoken.attention.attend import attend, attend_call, own_weights
+from foretoken.attention.call import AttentionCall
 from foretoken.attention.columns import ExtraColumns, Placement
 from foretoken.attention.engines.dense import repeat_heads
 from foretoken.attention.engines.projected import LinearMap, Projected
@@ -21,6 +22,7 @@ __all__ = [
     "Weighting",
     "Window",
     "attend",
+    "attend_call",
     "causal_mask",
     "engines",
     "own_weights",

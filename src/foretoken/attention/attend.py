@@ -14,51 +14,19 @@ Shapes: B batch, H heads, N queries, M keys, K head width, X extra columns, P pr
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from dataclasses import replace
 
 import torch
 from torch import Tensor
 
+from foretoken.attention.call import EVERYTHING, AttentionCall
 from foretoken.attention.choose import choose_engine, named_engine
 from foretoken.attention.columns import NO_COLUMNS, ExtraColumns, joined
 from foretoken.attention.engines.dense import repeat_heads
-from foretoken.attention.engines.table import BY_MASK, Engine
+from foretoken.attention.engines.table import BY_MASK
 from foretoken.attention.kernels import SOFTMAX, Weighting
-from foretoken.attention.masks import DenseMask, Mask
+from foretoken.attention.masks import Mask
 from foretoken.errors import ConfigError
-
-EVERYTHING = DenseMask()
-
-
-@dataclass(frozen=True, eq=False)
-class AttentionCall:
-    """One call of one attention: what a backbone computes by itself, and what adapters add to.
-
-    Attributes:
-        query: (B, H, N, K).
-        key: (B, H_kv, M, K); None where the mask stands for the keys.
-        value: (B, H_kv, M, K).
-        scale: what the scores are multiplied by.
-        mask: which keys a query sees.
-        weighting: how scores become weights.
-    """
-
-    query: Tensor
-    key: Tensor | None
-    value: Tensor | None
-    scale: float
-    mask: Mask = EVERYTHING
-    weighting: Weighting = SOFTMAX
-
-    def attend(self, columns: ExtraColumns = NO_COLUMNS) -> tuple[Tensor, Tensor | None]:
-        """Return what :func:`attend` does."""
-        inputs = self.query, self.key, self.value
-        return attend(*inputs, scale=self.scale, mask=self.mask, columns=columns, weighting=self.weighting)
-
-    def run(self, engine: Engine, columns: ExtraColumns) -> tuple[Tensor, Tensor | None]:
-        """Return what an engine that does all of it by itself returns."""
-        inputs = self.query, self.key, self.value, self.mask
-        return engine.run(*inputs, columns, scale=self.scale, weighting=self.weighting)
 
 
 def attend(
@@ -76,9 +44,9 @@ def attend(
 
     Args:
         query: (B, H, N, K).
-        key: (B, H_kv, M, K); H_kv divides H (grouped-query attention). None where the mask stands for the keys.
-        value: (B, H_kv, M, K).
-        scale: what the scores are multiplied by, usually ``K ** -0.5``.
+        key: (B, H_kv, M, K); H_kv divides H (grouped-query attention). None where the mask computes the keys itself.
+        value: (B, H_kv, M, K); None as for ``key``.
+        scale: the factor on the scores, usually ``K ** -0.5``.
         mask: which keys a query sees; its kind decides which engines there are.
         columns: what a method adds: score columns, and keys and values that every query sees.
         weighting: how scores become weights: the kernel, and dropout.
@@ -96,50 +64,51 @@ def attend(
     >>> [round(x, 4) for x in (out.sum(-1) + p_extra.sum(-1)).flatten().tolist()]
     [1.0, 1.0]
     """
+    call = AttentionCall(query, key, value, scale, mask, weighting)  # type: ignore[arg-type] # None: see its docstring
+    return attend_call(call, columns, engine=engine)
+
+
+def attend_call(
+    call: AttentionCall, columns: ExtraColumns = NO_COLUMNS, *, engine: str | None = None
+) -> tuple[Tensor, Tensor | None]:
+    """Compute :func:`attend` for a call that is a value."""
+    weighting = call.weighting
     if weighting.kernel != "exponential" and not (columns.scores is None and columns.prefix_kv is None):
         kernel = weighting.kernel
         raise ConfigError(f"a {kernel} kernel shares no softmax with score columns; leave out one of the two methods")
-    candidates = BY_MASK[type(mask)]
+    candidates, device = BY_MASK[type(call.mask)], call.query.device
     if engine is None:
-        chosen = choose_engine(candidates, query.device, weighting)
+        chosen = choose_engine(candidates, device, weighting)
     else:
-        chosen = named_engine(engine, candidates, query.device, weighting)
+        chosen = named_engine(engine, candidates, device, weighting)
     # reference.prefix_propagation: the softmax over all rows, [prefix + states; text]: the prefix is among the keys
-    if columns.scores is None and columns.prefix_kv is None:  # the straight way: there is nothing to put together
-        return chosen.run(query, key, value, mask, columns, scale=scale, weighting=weighting)
-    return run_engine(chosen, AttentionCall(query, key, value, scale, mask, weighting), columns)
-
-
-def own_weights(
-    query: Tensor, key: Tensor, *, scale: float, mask: Mask = EVERYTHING, columns: ExtraColumns = NO_COLUMNS
-) -> Tensor:
-    """Return the (B, H, N, M) weights of the own keys, extra columns allowed for: the attention of one-hot values."""
-    one_hot = torch.eye(key.shape[2], dtype=key.dtype, device=key.device).expand(*key.shape[:2], -1, -1)
-    return attend(query, key, one_hot, scale=scale, mask=mask, columns=columns, engine="reference")[0]
-
-
-def run_engine(engine: Engine, call: AttentionCall, columns: ExtraColumns) -> tuple[Tensor, Tensor | None]:
-    """Run an engine on what it knows, and put the rest together from that."""
-    takes_prefix = engine.prefix and (columns.prefix_mask is None or engine.prefix_mask)
+    takes_prefix = chosen.prefix and (columns.prefix_mask is None or chosen.prefix_mask)
     if columns.prefix_kv is not None and not takes_prefix:
-        return with_prefix_as_columns(engine, call, columns.prefix_kv, columns)
-    if not columns.num_outside or engine.outside_softmax:
-        return call.run(engine, columns)
-    # out by itself, not out / (1 - lambda): where lambda rounds to 1 nothing of it would be left
+        return with_prefix_as_columns(chosen.name, call, columns.prefix_kv, columns)
+    if not columns.num_outside or chosen.outside_softmax:
+        return chosen.run(call, columns)
+    # `out` comes from a run of its own, not as out / (1 - lambda): where lambda rounds to 1 nothing would be left
     assert columns.scores is not None
     inside = columns.scores[..., : -columns.num_outside]
     shared = replace(columns, scores=inside if inside.shape[-1] else None, num_outside=0)
-    out, p_inside = call.run(engine, shared)
+    out, p_inside = chosen.run(call, shared)
     without_dropout = replace(call, weighting=Weighting(call.weighting.kernel))
-    _, everything = without_dropout.run(engine, replace(columns, num_outside=0))
+    _, everything = chosen.run(without_dropout, replace(columns, num_outside=0))
     assert everything is not None
     return out, joined(p_inside, everything[..., -columns.num_outside :])
 
 
+def own_weights(call: AttentionCall, columns: ExtraColumns = NO_COLUMNS) -> Tensor:
+    """Return the (B, H, N, M) weights of the own keys beside the extra columns: the attention to one-hot values."""
+    key = call.key
+    one_hot = torch.eye(key.shape[2], dtype=key.dtype, device=key.device).expand(*key.shape[:2], -1, -1)
+    return attend_call(replace(call, value=one_hot, weighting=SOFTMAX), columns, engine="reference")[0]
+
+
 def with_prefix_as_columns(
-    engine: Engine, call: AttentionCall, prefix_kv: tuple[Tensor, Tensor], columns: ExtraColumns
+    engine: str, call: AttentionCall, prefix_kv: tuple[Tensor, Tensor], columns: ExtraColumns
 ) -> tuple[Tensor, Tensor | None]:
-    """Let the prefix's keys be score columns, and add what their probabilities take of their values."""
+    """Use the prefix's keys as score columns, and add their values weighted by the probabilities."""
     query = call.query
     key, value = (repeat_heads(x.to(query.dtype), query.shape[1]) for x in prefix_kv)
     scores = query @ key.transpose(-1, -2) * call.scale
@@ -147,7 +116,7 @@ def with_prefix_as_columns(
         scores = scores.masked_fill(~columns.prefix_mask, float("-inf"))
     count = scores.shape[-1]
     both = scores if columns.scores is None else torch.cat([scores, columns.scores], dim=-1)
-    out, p = run_engine(engine, call, ExtraColumns(both, columns.num_outside))
+    out, p = attend_call(call, ExtraColumns(both, columns.num_outside), engine=engine)
     assert p is not None
     out = out + p[..., :count].to(out.dtype) @ value
     return out, None if columns.scores is None else p[..., count:]

@@ -1,9 +1,9 @@
 """Which engine computes attention, and whether batches are packed: the one place where that is chosen.
 
-A call's own ``engine`` wins; then what :func:`use_engine` was told (the recipe's ``training.attention_engine``), then
-the environment variable ``FORETOKEN_ATTENTION_ENGINE``, then what is fastest on the device. A name that a kind of
-attention does not have, or that cannot do what is asked of it (dropout, another kernel), leaves the choice to the
-device. Packing: :func:`use_packing`, ``FORETOKEN_PACKING`` (0 or 1), then the device.
+A call's own ``engine`` wins, then the engine of :func:`use_engine` (the recipe's ``training.attention_engine``), then
+the environment variable ``FORETOKEN_ATTENTION_ENGINE``, then the fastest one on the device. A kind of attention that
+lacks the named engine, or a call that the engine cannot compute (dropout, another kernel), falls back to the fastest
+one. Packing: :func:`use_packing`, ``FORETOKEN_PACKING`` (0 or 1), then the device.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ _chosen: dict[str, str | bool | None] = {"engine": None, "packing": None}
 
 
 def use_engine(name: str | None) -> None:
-    """Compute attention by this engine from now on; None: by what is fastest.
+    """Compute attention with this engine from now on; None: with the fastest one.
 
     Raises:
         ConfigError: there is no such engine.
@@ -43,13 +43,13 @@ def use_engine(name: str | None) -> None:
 
 
 def use_packing(flag: bool | None) -> None:
-    """Pack batches, or never, from now on; None: where it pays."""
+    """Pack batches always (True) or never (False) from now on; None: where it is faster."""
     _chosen["packing"] = flag
 
 
 @contextmanager
 def unpacked() -> Iterator[None]:
-    """Pad the batches that are run inside the block, whatever was chosen."""
+    """Pad the batches that run inside the block, whatever was chosen."""
     before = _chosen["packing"]
     _chosen["packing"] = False
     try:
@@ -66,7 +66,7 @@ def check_engine(name: str, known: Collection[str]) -> None:
 
 
 def wanted_engine() -> str | None:
-    """Return the engine that the user has named, or None."""
+    """Return the engine that the user named, or None."""
     name = _chosen["engine"] or os.environ.get(ENGINE_VARIABLE) or None
     if name is not None:
         check_engine(str(name), NAMES)
@@ -74,14 +74,14 @@ def wanted_engine() -> str | None:
 
 
 def fits(engine: Engine, device: torch.device, weighting: Weighting) -> bool:
-    """Tell whether an engine can do what is asked of it here."""
+    """Tell whether an engine can compute a call with this weighting on a device."""
     if engine.plain_only and weighting != SOFTMAX:
         return False
     return not engine.cpu_only or (device.type == "cpu" and not is_traced())
 
 
 def choose_engine(candidates: Sequence[Engine], device: torch.device, weighting: Weighting = SOFTMAX) -> Engine:
-    """Return the engine of one call: the one that the user has named where it is among them and fits, or the first."""
+    """Return the engine of one call: the one that the user named if it is a candidate and fits, else the first."""
     wanted = wanted_engine()
     able = [engine for engine in candidates if fits(engine, device, weighting)]
     for engine in able:
@@ -91,7 +91,7 @@ def choose_engine(candidates: Sequence[Engine], device: torch.device, weighting:
 
 
 def named_engine(name: str, candidates: Sequence[Engine], device: torch.device, weighting: Weighting) -> Engine:
-    """Return the engine that a call has named.
+    """Return the engine that a call names.
 
     Raises:
         ConfigError: there is no such engine for this mask, or it cannot do this call.
@@ -101,19 +101,19 @@ def named_engine(name: str, candidates: Sequence[Engine], device: torch.device, 
     if not fits(engine, device, weighting):
         raise ConfigError(
             f"engine {name!r} cannot do this call (dropout {weighting.dropout}, kernel {weighting.kernel!r}, on "
-            f"{device.type}): it has no dropout of attention weights and the exponential kernel alone"
-            f"{', on a CPU' if engine.cpu_only else ''}; use engine 'gather-sdpa', or leave it out"
+            f"{device.type}): it supports no dropout of attention weights and only the exponential kernel"
+            f"{', on a CPU' if engine.cpu_only else ''}; use engine 'gather-sdpa', or leave the engine out"
         )
     return engine
 
 
 def packs_natively(device: torch.device, weighting: Weighting) -> bool:
-    """Tell whether an engine computes windowed attention packed; otherwise documents are padded for the while."""
+    """Tell whether an engine computes windowed attention packed; otherwise attention pads the documents."""
     return choose_engine((*BY_MASK[Packed], GATHER), device, weighting) is not GATHER
 
 
 def packs(device: torch.device) -> bool:
-    """Tell whether batches are packed on this device: by default on a CPU, where it was measured."""
+    """Tell whether batches are packed on this device: by default on a CPU, where packing was measured to be faster."""
     if is_traced():
         return False
     chosen, variable = _chosen["packing"], os.environ.get(PACKING_VARIABLE)
@@ -125,11 +125,11 @@ def packs(device: torch.device) -> bool:
 
 
 def describe(device: torch.device | str) -> str:
-    """Say in words what computes attention on a device."""
-    place = torch.device(device)
+    """Describe in words what computes attention on a device."""
+    torch_device = torch.device(device)
     wanted = wanted_engine()
-    window, dense = (choose_engine(BY_MASK[kind], place).name for kind in (Window, DenseMask))
-    packed = "packed" if packs(place) else "padded"
-    return f"attention on {place.type}: windows {window}, dense {dense}, batches {packed}" + (
+    window, dense = (choose_engine(BY_MASK[kind], torch_device).name for kind in (Window, DenseMask))
+    packed = "packed" if packs(torch_device) else "padded"
+    return f"attention on {torch_device.type}: windows {window}, dense {dense}, batches {packed}" + (
         "" if wanted is None else f" ({wanted} was asked for)"
     )

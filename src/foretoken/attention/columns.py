@@ -1,4 +1,4 @@
-"""Extra score columns in a softmax, and columns that are weighed against it without taking part in it.
+"""Extra score columns in a softmax, and columns that are weighted against it without taking part in it.
 
 Of X extra columns the last ``num_outside`` leave the attention as it is without them: ``out`` and the probabilities of
 the other columns are those of the softmax over [own keys | other columns]; the columns outside get the probability
@@ -16,7 +16,7 @@ from torch import Tensor
 
 
 class Placement(Enum):
-    """Where score columns stand to the softmax over the backbone's own keys."""
+    """How score columns relate to the softmax over the backbone's own keys."""
 
     INSIDE = auto()  # among its terms: what they get, the keys lose
     OUTSIDE = auto()  # their probabilities are those among its terms, and the keys lose nothing
@@ -28,10 +28,10 @@ class ExtraColumns:
     """What a method adds to the keys of one attention.
 
     Attributes:
-        scores: (B, H, N, X), already scaled; ``-inf`` removes a column. None for none.
+        scores: (B, H, N, X), already scaled; ``-inf`` removes a column. None: no columns.
         num_outside: how many of the last columns stay outside the softmax.
-        prefix_kv: keys and values (B, H_kv, P, K) that every query sees as well; None for none.
-        prefix_mask: (B, 1, 1, P) bool, False for those of them that a document lacks; None where none does.
+        prefix_kv: keys and values (B, H_kv, P, K) that every query sees as well; None: no such keys.
+        prefix_mask: (B, 1, 1, P) bool, False for prefix keys that a document lacks; None: every document has all.
     """
 
     scores: Tensor | None = None
@@ -40,14 +40,14 @@ class ExtraColumns:
     prefix_mask: Tensor | None = None
 
     def split(self) -> tuple[Tensor | None, Tensor | None]:
-        """Return the scores (..., X) of the columns inside the softmax and of those outside; None for none."""
+        """Return the scores (..., X) of the columns inside the softmax and of those outside; None: no such columns."""
         if self.scores is None or not self.num_outside:
             return self.scores, None
         inside = self.scores[..., : -self.num_outside]
         return (inside if inside.shape[-1] else None), self.scores[..., -self.num_outside :]
 
     def map(self, change: Callable[[Tensor], Tensor]) -> ExtraColumns:
-        """Return the columns with their scores in another order or shape."""
+        """Return the columns with ``change`` applied to their scores."""
         if self.scores is None:
             return self
         return replace(self, scores=change(self.scores))
@@ -57,7 +57,7 @@ NO_COLUMNS = ExtraColumns()
 
 
 def joined(inside: Tensor | None, outside: Tensor | None) -> Tensor | None:
-    """Put the probabilities of both kinds side by side again."""
+    """Concatenate the probabilities (..., X) of the columns inside and outside; either may be missing."""
     if inside is None or outside is None:
         return outside if inside is None else inside
     return torch.cat([inside, outside], dim=-1)
@@ -65,7 +65,7 @@ def joined(inside: Tensor | None, outside: Tensor | None) -> Tensor | None:
 
 def column_probabilities(lse: Tensor, scores: Tensor) -> Tensor:
     """(...) log-sum-exp of a softmax, (..., X) scores -> the probabilities (..., X) of these columns beside it."""
-    if scores.shape[-1] == 1:  # a softmax of two is a sigmoid, and many of them are slow
+    if scores.shape[-1] == 1:  # a softmax over two terms is a sigmoid, which is faster
         return torch.sigmoid(scores.to(lse.dtype) - lse.unsqueeze(-1)).to(scores.dtype)
     # reference.inducer_share: lambda, also of many columns
     everything = torch.cat([lse.unsqueeze(-1), scores.to(lse.dtype)], dim=-1)
@@ -78,9 +78,9 @@ def softmax_with_columns(scores: Tensor, columns: ExtraColumns) -> tuple[Tensor,
     inside, outside = columns.split()
     all_scores = scores if inside is None else torch.cat([scores, inside], dim=-1)
     weights = torch.softmax(all_scores, dim=-1)
-    own, p_inside = weights.split([scores.shape[-1], weights.shape[-1] - scores.shape[-1]], dim=-1)
+    own_weights, p_inside = weights.split([scores.shape[-1], weights.shape[-1] - scores.shape[-1]], dim=-1)
     p_outside = None if outside is None else column_probabilities(all_scores.logsumexp(dim=-1), outside)
-    return own, joined(None if inside is None else p_inside, p_outside)
+    return own_weights, joined(None if inside is None else p_inside, p_outside)
 
 
 def merged(f: Tensor, lse: Tensor, columns: ExtraColumns) -> tuple[Tensor, Tensor | None]:

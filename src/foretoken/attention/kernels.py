@@ -33,7 +33,7 @@ class Weighting:
     Attributes:
         kernel: similarity of a query and a key, one of :data:`KERNELS`; only the exponential one shares its
             normalisation with extra columns.
-        dropout: probability of dropping a weight, those of extra columns included, of columns outside the softmax not.
+        dropout: probability of dropping a weight, also of extra columns inside the softmax.
     """
 
     kernel: str = "exponential"
@@ -49,7 +49,7 @@ def is_softmax(kernel: str) -> bool:
 
 
 def as_exponential(query: Tensor, key: Tensor) -> tuple[Tensor, Tensor]:
-    """Return queries (.., N, K+1) and keys (.., M, K+1) whose exponential kernel is the rbf kernel of these.
+    """Return queries (.., N, K+1) and keys (.., M, K+1) whose exponential kernel is the rbf kernel of the inputs.
 
     ``-|q - k|^2 / 2 = <q, k> - |k|^2 / 2 - |q|^2 / 2``, and what depends on the query alone cancels.
     """
@@ -58,9 +58,9 @@ def as_exponential(query: Tensor, key: Tensor) -> tuple[Tensor, Tensor]:
 
 
 def orthogonal_features(number: int, width: int, *, seed: int) -> Tensor:
-    """Return W of the performer kernel, (R, K) in float64 on the CPU, the same for a seed everywhere.
+    """Return W of the performer kernel, (R, K) in float64 on the CPU, the same for a seed on every machine.
 
-    Each row alone is a standard normal vector; K of them at a time are orthogonal, which makes the estimate better.
+    Each row is a standard normal vector; every K rows are orthogonal, which makes the estimate better.
     """
     generator = torch.Generator("cpu").manual_seed(seed)
 
@@ -68,7 +68,7 @@ def orthogonal_features(number: int, width: int, *, seed: int) -> Tensor:
         return torch.randn(*shape, generator=generator, dtype=torch.float64, device="cpu")
 
     turned, upper = torch.linalg.qr(normal(-(-number // width), width, width))
-    signs = upper.diagonal(dim1=-2, dim2=-1).sign()  # of which libraries have their own: with them Q is one matrix
+    signs = upper.diagonal(dim1=-2, dim2=-1).sign()  # libraries differ in these; multiplied by them Q is unique
     directions = (turned * signs[:, None, :]).transpose(-1, -2).flatten(0, 1)[:number]
     return directions * normal(number, width).norm(dim=-1, keepdim=True)
 
@@ -76,7 +76,7 @@ def orthogonal_features(number: int, width: int, *, seed: int) -> Tensor:
 def performer_scores(query: Tensor, key: Tensor, projection: Tensor, scale: float) -> Tensor:
     """Return the logarithms of ``<phi(q), phi(k)>``, up to a constant of each query: (B, H, N, M).
 
-    The largest exponent of each query and of each key is taken out before the sum, so that nothing overflows.
+    The largest exponent of each query and of each key is subtracted before the sum, so that nothing overflows.
     """
     # reference.performer: its logarithm
     projection = projection.to(query.device, query.dtype) * scale**0.5
@@ -97,14 +97,14 @@ def kernel_attention(
     dropout: float = 0.0,
     projection: Tensor | None = None,
 ) -> Tensor:
-    """Eq. 8 with the whole (N, M) matrix of weights; a query that sees no key gets zero.
+    """Compute eq. 8 with the whole (N, M) matrix of weights; a query that sees no key gets zero.
 
     Args:
         query: (B, H, N, K).
         key: (B, H, M, K).
         value: (B, H, M, K).
         kernel: one of :data:`KERNELS`, or :data:`PERFORMER`.
-        scale: what inner products are multiplied by, ``K ** -0.5``.
+        scale: the factor on inner products, ``K ** -0.5``.
         mask: broadcastable to (B, H, N, M); bool (True: may be seen) or added to the scores.
         dropout: probability of dropping a weight.
         projection: (R, K), of :func:`orthogonal_features`; for the performer kernel.
@@ -137,11 +137,11 @@ def kernel_attention(
 
 
 def seen_by(mask: Tensor) -> Tensor:
-    """Return a mask as bool, True where a key is seen, also of one to add to the scores."""
+    """Return a bool or additive mask as bool, True where a key is seen."""
     return mask if mask.dtype == torch.bool else mask > torch.finfo(mask.dtype).min / 2
 
 
 def away_from_zero(x: Tensor) -> Tensor:
-    """Keep a normaliser's sign, but not so small a size that the division overflows."""
+    """Bound a normaliser away from zero, with its sign, so that a division by it does not overflow."""
     least = torch.finfo(x.dtype).eps
     return torch.where(x < 0, x.clamp_max(-least), x.clamp_min(least))

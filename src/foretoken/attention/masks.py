@@ -24,26 +24,22 @@ class Mask(ABC):
     def take(self, index: Tensor) -> Mask:
         """Return the mask of the documents (b,) ``index`` of the batch."""
 
-    @abstractmethod
     def num_documents(self, query: Tensor) -> int:
-        """Return how many documents the queries (B, H, N, K) are of."""
+        """Return the number of documents that the queries (B, H, N, K) belong to."""
+        return query.shape[0]
 
     @abstractmethod
-    def without_prefix(
-        self, length: int, key: Tensor | None, value: Tensor | None
-    ) -> tuple[Mask, Tensor | None, Tensor | None]:
+    def without_prefix(self, length: int, key: Tensor, value: Tensor) -> tuple[Mask, Tensor, Tensor]:
         """Return mask, keys and values (B, H_kv, M, K) in which no query sees the first ``length`` keys."""
 
-    def prefix_keys(self, length: int, heads: int, key: Tensor | None, value: Tensor | None) -> tuple[Tensor, Tensor]:
-        """Return the first ``length`` keys and values (B, H_kv, P, K); ``heads`` are H."""
-        assert key is not None
-        assert value is not None
+    def prefix_keys(self, length: int, heads: int, key: Tensor, value: Tensor) -> tuple[Tensor, Tensor]:
+        """Return the first ``length`` keys and values (B, H_kv, P, K); ``heads`` is H."""
         return key[:, :, :length], value[:, :, :length]
 
 
 @dataclass(frozen=True, eq=False)
 class DenseMask(Mask):
-    """Attention to every key, to those of a mask, or to the earlier ones.
+    """Attention to every key, to the keys that a tensor marks, or to the earlier keys.
 
     Attributes:
         mask: broadcastable to (B, H, N, M); bool (True: may be seen) or added to the scores.
@@ -63,21 +59,15 @@ class DenseMask(Mask):
             return self
         return DenseMask(self.mask.index_select(0, index))
 
-    def num_documents(self, query: Tensor) -> int:
-        """Return B."""
-        return query.shape[0]
-
-    def without_prefix(
-        self, length: int, key: Tensor | None, value: Tensor | None
-    ) -> tuple[DenseMask, Tensor | None, Tensor | None]:
+    def without_prefix(self, length: int, key: Tensor, value: Tensor) -> tuple[DenseMask, Tensor, Tensor]:
         """Cut off the prefix."""
-        if not length or key is None or value is None:
+        if not length:
             return self, key, value
         mask = self.mask if self.mask is None or self.mask.shape[-1] == 1 else self.mask[..., length:]
         return DenseMask(mask), key[:, :, length:], value[:, :, length:]
 
     def as_tensor(self, queries: int, keys: int, device: torch.device) -> Tensor | None:
-        """Return the mask, causality written out."""
+        """Return the mask as a tensor; None where every key is seen."""
         return causal_mask(queries, keys, device) if self.is_causal else self.mask
 
 
@@ -85,13 +75,13 @@ class DenseMask(Mask):
 class Window(Mask):
     """Sliding-window attention with global keys (Longformer).
 
-    Query i sees key j when ``|i - j| <= one_sided`` or when j is global; masked keys are seen by nobody.
+    Query i sees key j when ``|i - j| <= one_sided`` or when j is global; no query sees a masked key.
 
     Attributes:
         one_sided: how many neighbours are seen on either side.
         key_mask: (B, M) bool, True for a real token, False for padding.
         global_index: (B, G) positions of the global keys, padded with any valid position.
-        global_mask: (B, G) bool, True where ``global_index`` is a real global key.
+        global_mask: (B, G) bool, True where ``global_index`` is a global key and not padding.
     """
 
     one_sided: int
@@ -101,7 +91,7 @@ class Window(Mask):
 
     @cached_property
     def documents(self) -> tuple[DocumentSpan, ...]:
-        """The documents as stretches of the flattened (B M) batch; found once for all layers that share the window."""
+        """The documents as spans of the flattened (B M) batch, found once for all layers that share the window."""
         return documents_in_place(~self.key_mask, self.is_global())
 
     def is_global(self) -> Tensor:
@@ -114,7 +104,7 @@ class Window(Mask):
         return x.gather(2, self.global_index[:, None, :, None].expand(-1, x.shape[1], -1, x.shape[-1]))
 
     def without_globals(self) -> Window:
-        """Return the window with the global keys seen by nobody."""
+        """Return the window in which no query sees the global keys."""
         key_mask = self.key_mask & ~self.is_global()
         return replace(self, key_mask=key_mask, global_mask=torch.zeros_like(self.global_mask))
 
@@ -124,16 +114,10 @@ class Window(Mask):
             self.one_sided, *(x.index_select(0, index) for x in (self.key_mask, self.global_index, self.global_mask))
         )
 
-    def num_documents(self, query: Tensor) -> int:
-        """Return B."""
-        return query.shape[0]
+    def without_prefix(self, length: int, key: Tensor, value: Tensor) -> tuple[Window, Tensor, Tensor]:
+        """Mask the prefix: keys and queries share their positions, so that no key can be cut off.
 
-    def without_prefix(
-        self, length: int, key: Tensor | None, value: Tensor | None
-    ) -> tuple[Window, Tensor | None, Tensor | None]:
-        """Mask the prefix: keys and queries share their positions, so that none can be cut off.
-
-        The prefix's own queries are answered as global ones, by another attention.
+        The prefix's own queries are global ones, which another attention computes.
         """
         if not length:
             return self, key, value
@@ -148,7 +132,7 @@ class Packed(Mask):
     Attributes:
         one_sided: how many neighbours are seen on either side.
         batch: where the documents are in the run.
-        prefix_kv: keys and values (B, H, P, K) of the documents' prefixes, global ones; None for none.
+        prefix_kv: keys and values (B, H, P, K) of the documents' prefixes, which are global; None: no prefix.
     """
 
     one_sided: int
@@ -156,26 +140,24 @@ class Packed(Mask):
     prefix_kv: tuple[Tensor, Tensor] | None = None
 
     def take(self, index: Tensor) -> Packed:
-        """Raise AdapterError: where each document names its adapter, batches are not packed."""
+        """Raise AdapterError: batches in which documents name their adapters are not packed."""
         raise AdapterError("documents that are packed cannot be taken apart; compute the attention padded")
 
     def num_documents(self, query: Tensor) -> int:
-        """Return B, the documents of the run."""
+        """Return B, the number of documents in the run."""
         return self.batch.size
 
-    def prefix_keys(self, length: int, heads: int, key: Tensor | None, value: Tensor | None) -> tuple[Tensor, Tensor]:
-        """Return the documents' own: the keys of the run are the text's alone."""
+    def prefix_keys(self, length: int, heads: int, key: Tensor, value: Tensor) -> tuple[Tensor, Tensor]:
+        """Return ``prefix_kv``: the keys of the run are those of the texts."""
         assert self.prefix_kv is not None
         return self.prefix_kv
 
-    def without_prefix(
-        self, length: int, key: Tensor | None, value: Tensor | None
-    ) -> tuple[Packed, Tensor | None, Tensor | None]:
-        """Leave the documents' prefixes out."""
+    def without_prefix(self, length: int, key: Tensor, value: Tensor) -> tuple[Packed, Tensor, Tensor]:
+        """Leave out the documents' prefixes."""
         return (replace(self, prefix_kv=None) if length else self), key, value
 
     def prefix_with(self, more: tuple[Tensor, Tensor]) -> tuple[Tensor, Tensor]:
-        """Return the keys and values (B, H, P, K) that all of a document's tokens see, ``more`` at the end."""
+        """Return the prefix keys and values (B, H, P, K) with ``more`` at the end."""
         key, value = (x.expand(self.batch.size, -1, -1, -1) for x in more)
         if self.prefix_kv is None:
             return key, value
@@ -186,10 +168,10 @@ class Packed(Mask):
 class Blocks(Mask):
     """Block-sparse attention (BigBird).
 
-    The keys are a prefix, and the text in blocks of equal size, three at least. The prefix, the text's first block and
-    its last one see every key and are seen by every query. A query of another block sees, beside those, its own block,
-    the two next to it, and some blocks drawn at random. A drawn block that it sees anyhow counts once more, as in
-    transformers. Masked keys are seen by nobody.
+    The keys are a prefix and the text in blocks of equal size, at least three. The prefix and the first and last block
+    of the text see every key, and every query sees them. A query of another block also sees its own block, the two
+    blocks next to it, and some blocks drawn at random. A drawn block that it sees already counts twice, as in
+    transformers. No query sees a masked key.
 
     Attributes:
         block_size: how many tokens a block has.
@@ -207,13 +189,7 @@ class Blocks(Mask):
         """Return the blocks of some documents."""
         return replace(self, key_mask=self.key_mask.index_select(0, index))
 
-    def num_documents(self, query: Tensor) -> int:
-        """Return B."""
-        return query.shape[0]
-
-    def without_prefix(
-        self, length: int, key: Tensor | None, value: Tensor | None
-    ) -> tuple[Blocks, Tensor | None, Tensor | None]:
+    def without_prefix(self, length: int, key: Tensor, value: Tensor) -> tuple[Blocks, Tensor, Tensor]:
         """Mask the prefix: its queries still see the text."""
         if not length:
             return self, key, value
@@ -221,29 +197,29 @@ class Blocks(Mask):
 
 
 def text_keys(key_mask: Tensor, prefix_length: int) -> Tensor:
-    """Return the (B, M) mask with the prefix seen by nobody."""
+    """Return the (B, M) mask without the prefix."""
     return key_mask & (torch.arange(key_mask.shape[1], device=key_mask.device) >= prefix_length)
 
 
 def causal_mask(queries: int, keys: int, device: torch.device) -> Tensor:
-    """Return the (N, M) bool mask in which query i sees keys 0..i: a static cache has room behind the text's keys."""
+    """Return the (N, M) bool mask in which query i sees keys 0..i; a static cache has more keys than queries."""
     return torch.ones(queries, keys, dtype=torch.bool, device=device).tril()
 
 
 def padded_mask(mask: Tensor | None, *, before: int = 0, after: int = 0) -> Tensor | None:
-    """Return a dense mask with keys before and after its own that every query sees."""
+    """Return a dense mask padded with keys before and after its own that every query sees."""
     return None if mask is None else F.pad(mask, (before, after), value=True if mask.dtype == torch.bool else 0.0)
 
 
 def additive(mask: Tensor, dtype: torch.dtype) -> Tensor:
-    """Return a mask as numbers to add to the scores: 0 and -inf for a bool mask."""
+    """Return a mask as numbers that are added to the scores: 0 and -inf for a bool mask."""
     if mask.dtype != torch.bool:
         return mask.to(dtype)
     return torch.zeros_like(mask, dtype=dtype).masked_fill_(~mask, float("-inf"))
 
 
 def with_prefix_mask(mask: Tensor | None, prefix_mask: Tensor | None, key: Tensor, *, prefix: int) -> Tensor | None:
-    """Return a mask of the keys (B, H, M, K) with the prefix before them, which documents may see a part of."""
+    """Return a mask of the keys (B, H, M, K) with the prefix before them; a document may lack some of the prefix."""
     if prefix_mask is None:
         return padded_mask(mask, before=prefix)
     if mask is None:

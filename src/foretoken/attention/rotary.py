@@ -1,4 +1,4 @@
-"""Rotary positions undone.
+"""The inverse of rotary positions.
 
 Shapes: B batch, H heads, N queries, K head width.
 """
@@ -10,15 +10,15 @@ from torch import Tensor
 
 
 def unrotated(query: Tensor, cosine: Tensor, sine: Tensor) -> Tensor:
-    """Turn queries back to position 0: ``R(-i) R(i) q = q``, for rotations of the halves of a head.
+    """Rotate queries back to position 0: ``R(-i) R(i) q = q``, for rotations of the halves of a head.
 
-    Where a family scales its rotations (YaRN), cosine and sine hold the factor, and what comes back is what the
-    family itself makes of a query at position 0: q times the factor.
+    Where a family scales its rotations (YaRN), cosine and sine hold the factor, and the result is the family's own
+    query at position 0: q times the factor.
 
     Args:
         query: (B, H, N, K), rotated.
-        cosine: (B or 1, N, K) that it was rotated by.
-        sine: the same of the sine.
+        cosine: (B or 1, N, K) of the rotation.
+        sine: (B or 1, N, K) of the rotation.
 
     >>> angle = torch.tensor([0.0, 0.5])[None, :, None].expand(1, 2, 2)  # N = 2, K = 2
     >>> query = torch.tensor([[[[3.0, 4.0], [3.0 * 0.8776 - 4.0 * 0.4794, 4.0 * 0.8776 + 3.0 * 0.4794]]]])

@@ -24,12 +24,12 @@ ENCODERS = (
 BACKBONES: dict[str, Backbone] = {
     model_type: backbone for backbone in (*ENCODERS, GPT2, LLAMA, T5, BART, LED) for model_type in backbone.model_types
 }
-# families that no adapter can be on yet, but that can be trained whole
+# families that cannot carry an adapter yet, but can be fully trained
 WITHOUT_DECLARATION = {"xlm-roberta-xl": offset_after_padding, "data2vec-text": offset_after_padding}
 
 
 def position_offset(config: PreTrainedConfig) -> int:
-    """Return how many rows of a model's position table stand before that of the first token."""
+    """Return the number of positions in a model's table before that of the first token."""
     backbone = BACKBONES.get(config.model_type)
     offset = WITHOUT_DECLARATION.get(config.model_type) if backbone is None else backbone.position_offset
     return 0 if offset is None else offset(config)

@@ -1,7 +1,7 @@
 """Attention of the families that dispatch through transformers' own AttentionInterface.
 
-An implementation name such as ``sdpa`` becomes ``foretoken_sdpa``: modules without an adapter go on exactly as before,
-modules with one go through :func:`foretoken.attention.attend`.
+An implementation name such as ``sdpa`` becomes ``foretoken_sdpa``: modules without an adapter compute exactly as
+before, modules with one use :func:`foretoken.attention.attend`.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ from foretoken.errors import BackboneError
 
 MARK = "foretoken_"
 WITH_MASKS = ("eager", "sdpa")
-ATTACHED: WeakSet[nn.Module] = WeakSet()  # the bodies that were switched; some may share a config object
+ATTACHED: WeakSet[nn.Module] = WeakSet()  # the switched bodies; some may share a config object
 
 
 def adapted_attention(
@@ -45,20 +45,20 @@ def adapted_attention(
     position_bias: Tensor | None = None,
     **kwargs: Any,
 ) -> tuple[Tensor, Tensor | None]:
-    """Attention function in transformers' calling convention, with the part of the module's adapter."""
+    """Compute attention in transformers' calling convention, with the part of the module's adapter."""
     if isinstance(attention_mask, PackedBatch):
         window = kwargs.get("sliding_window")
         options: dict[str, Any] = {"scaling": scaling, "dropout": dropout, "window": window}
         return packed_attention(module, query, key, value, attention_mask, **options), None
     adapter = ADAPTER.get(module)
     facts = NO_ADAPTER if adapter is None else adapter.facts
-    has_prefix = attention_mask is not None and attention_mask.shape[-1] == key.shape[2]  # that of a packed batch
+    has_prefix = attention_mask is not None and attention_mask.shape[-1] == key.shape[2]  # as in a packed batch
     if facts.prefix_mask is not None and not has_prefix:
         kind = query.dtype if wrapped == "eager" else torch.bool
         attention_mask = extend_late_mask(attention_mask, facts.prefix_mask, keys=key.shape[2], dtype=kind)
     if adapter is None or not facts.has_part:
-        given = {"is_causal": is_causal, "position_bias": position_bias}
-        kwargs |= {name: value for name, value in given.items() if value is not None}
+        optional = {"is_causal": is_causal, "position_bias": position_bias}
+        kwargs |= {name: value for name, value in optional.items() if value is not None}
         return implementation(module, wrapped)(
             module, query, key, value, attention_mask, scaling=scaling, dropout=dropout, **kwargs
         )
@@ -87,17 +87,17 @@ def packed_attention(
     dropout: float,
     window: int | None = None,
 ) -> Tensor:
-    """Attend within each document of a packed batch, which is padded for this alone.
+    """Attend within each document of a packed batch, which is padded only for this.
 
     Args:
         module: the attention module.
         query: (1, H, S, K), or (1, H, B, K) of one token of each document.
         key: (1, H, S, K).
         value: (1, H, S, K).
-        batch: where the documents are.
-        scaling: what the scores are multiplied by.
+        batch: the layout of the documents.
+        scaling: the factor on the scores.
         dropout: probability of dropping an attention weight.
-        window: text sees text at less than this distance; None: all of it. The batch's own mask has it already.
+        window: text sees text at less than this distance; None: all of it. The batch's own mask includes it already.
 
     Returns:
         (1, S, H, K), or (1, B, H, K).
@@ -106,7 +106,7 @@ def packed_attention(
     assert isinstance(config, PreTrainedConfig)
     wrapped = config._attn_implementation.removeprefix(MARK)
     batch = batch.with_prefix(0 if adapter is None else adapter.facts.prefix_length)
-    # on a processor, a call for each document is cheaper than padding where lengths differ much
+    # on a CPU, one call per document is faster than padding where lengths differ much
     may_part = batch.wanted is None and (window is None or batch.mask is not None) and query.device.type == "cpu"
     if may_part and pays_apart(batch):
         return attention_of_each(
@@ -121,8 +121,8 @@ def packed_attention(
         mask = batch.key_mask if window is None else batch.window_mask(window)
     if mask is not None and wrapped == "eager" and mask.dtype == torch.bool:
         mask = as_mask(mask, query.dtype)
-    given: dict[str, Any] = {"scaling": scaling, "dropout": dropout, "is_causal": False}
-    out, _ = adapted_attention(module, query, key, value, mask, wrapped=wrapped, **given)  # (B, P + N, H, K)
+    options: dict[str, Any] = {"scaling": scaling, "dropout": dropout, "is_causal": False}
+    out, _ = adapted_attention(module, query, key, value, mask, wrapped=wrapped, **options)  # (B, P + N, H, K)
 
     pack = batch.pack if is_whole else partial(torch.transpose, dim0=0, dim1=1)
     if adapter is not None:
@@ -141,7 +141,7 @@ def attention_of_each(
     options: dict[str, Any],
 ) -> Tensor:
     """Attend within each document of a packed batch by itself, without padding: (1, H, S, K) -> (1, S, H, K)."""
-    adapter, vectors, found = ADAPTER.get(module), dict[int, Tensor](), []
+    adapter, vectors, outputs = ADAPTER.get(module), dict[int, Tensor](), []
 
     def take(vector: Tensor) -> Tensor:
         vectors[number] = vector
@@ -149,28 +149,28 @@ def attention_of_each(
 
     documents = one_by_one(batch)
     parts = zip(*(documents.split(x.transpose(1, 2)) for x in (query, key, value)), strict=True)
-    for number, (part, (mask, is_causal)) in enumerate(zip(parts, documents.masks, strict=True)):
-        q, k, v = (x.transpose(1, 2) for x in part)
+    for number, (projected, (mask, is_causal)) in enumerate(zip(parts, documents.masks, strict=True)):
+        q, k, v = (x.transpose(1, 2) for x in projected)
         with one_document(adapter, number):
             seen = None if is_causal and wrapped != "eager" else mask
             if seen is not None and wrapped == "eager" and seen.dtype == torch.bool:
                 seen = as_mask(seen, query.dtype)
-            found.append(adapted_attention(module, q, k, v, seen, wrapped=wrapped, is_causal=is_causal, **options)[0])
+            outputs.append(adapted_attention(module, q, k, v, seen, wrapped=wrapped, is_causal=is_causal, **options)[0])
         if adapter is not None:
             adapter.redeliver(take)
-            adapter.deliver(None)  # the next document's adapter may add nothing
+            adapter.deliver(None)  # the next document may have no vector
     if adapter is not None and vectors:
-        one = next(iter(vectors.values()))
+        like = next(iter(vectors.values()))
         added = [
-            vectors[number] if number in vectors else one.new_zeros(1, out.shape[1], one.shape[2])
-            for number, out in enumerate(found)
+            vectors[number] if number in vectors else like.new_zeros(1, out.shape[1], like.shape[2])
+            for number, out in enumerate(outputs)
         ]
         adapter.deliver(documents.join(added))
-    return documents.join(found)
+    return documents.join(outputs)
 
 
 def biased(mask: Tensor | None, bias: Tensor, *, causal: bool) -> Tensor:
-    """Return a mask to add to the scores that holds the position bias (B, H, N, M) as well."""
+    """Return a mask that is added to the scores, and includes the position bias (B, H, N, M)."""
     if causal:
         mask = causal_mask(bias.shape[-2], bias.shape[-1], bias.device)
     if mask is None:
@@ -179,17 +179,17 @@ def biased(mask: Tensor | None, bias: Tensor, *, causal: bool) -> Tensor:
 
 
 def implementation(module: nn.Module, name: str) -> Callable[..., Any]:
-    """Return transformers' attention function of this name; ``eager`` lives in the model's own file."""
+    """Return transformers' attention function of this name; ``eager`` is in the model's own file."""
     if name == "eager":
         return sys.modules[type(module).__module__].eager_attention_forward
     return ALL_ATTENTION_FUNCTIONS[name]
 
 
 def interface_dimensions(config: PreTrainedConfig) -> Mapping[str, int]:
-    """Read a config that has transformers' usual names.
+    """Return the dimensions of a config with transformers' usual names.
 
     Raises:
-        BackboneError: the model's attention takes no mask that a prefix and columns could be put into.
+        BackboneError: the model's attention implementation takes no mask that could be extended for a prefix.
     """
     name = (config._attn_implementation or "sdpa").removeprefix(MARK)
     if name not in WITH_MASKS:
@@ -201,13 +201,13 @@ def interface_dimensions(config: PreTrainedConfig) -> Mapping[str, int]:
 
 
 def is_attached(body: nn.Module) -> bool:
-    """Tell whether the model still ask adapters: ``set_attn_implementation`` makes it forget."""
+    """Tell whether the model still asks its adapters, which ``set_attn_implementation`` undoes."""
     parts = PARTS.get(body)
     return parts is not None and all((c._attn_implementation or "").startswith(MARK) for c in configs_of(parts))
 
 
 class Registered:
-    """An implementation in transformers' tables; unpickled with its model, it registers in that process too."""
+    """An implementation in transformers' tables; when its model is unpickled, it registers in that process as well."""
 
     def __init__(self, name: str) -> None:
         masks = AttentionMaskInterface()
@@ -216,18 +216,18 @@ class Registered:
         AttentionMaskInterface.register(MARK + name, masks[name if name in masks else "sdpa"])
 
     def __reduce__(self) -> tuple[type[Registered], tuple[str]]:
-        """Register anew wherever this is read."""
+        """Register again when this is unpickled."""
         return Registered, (self.name,)
 
 
 # the implementations that a body needs
 REGISTERED = ModuleValue[list[Registered]]("foretoken_registered")
-# the modules of a body that have a config: every pass asks for them, and looking for them is slow
+# the modules of a body that have a config: every pass needs them, and finding them is slow
 PARTS = ModuleValue[list[nn.Module]]("foretoken_parts")
 
 
 def attach_interface(body: nn.Module, attentions: list[nn.Module]) -> None:
-    """Switch the model to the implementation that ask adapters."""
+    """Switch the model to the implementations that ask adapters."""
     ATTACHED.add(body)
     parts = [module for module in body.modules() if configs_of([module])]
     PARTS.set(body, parts)
@@ -239,7 +239,7 @@ def attach_interface(body: nn.Module, attentions: list[nn.Module]) -> None:
 
 
 def detach_interface(body: nn.Module, attentions: list[nn.Module]) -> None:
-    """Switch back, unless another model with the same config object still asks its adapters."""
+    """Switch the model back, unless another model with the same config object still asks its adapters."""
     ATTACHED.discard(body)
     REGISTERED.pop(body)
     PARTS.pop(body)

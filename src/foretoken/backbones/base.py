@@ -1,4 +1,4 @@
-"""What a backbone family declares: where the sites are. It knows no method.
+"""The declaration of a backbone family: its stacks, attentions and heads. It knows no method.
 
 Shapes: B batch, N text tokens, P prefix length, D model width, H heads, K head width, M keys.
 """
@@ -14,7 +14,7 @@ from torch import Tensor, nn
 from torch.utils.hooks import RemovableHandle
 from transformers import PreTrainedConfig
 
-from foretoken.attention import AttentionCall, LinearMap
+from foretoken.attention import AttentionCall, LinearMap, attend_call
 from foretoken.attention.packed import PackedBatch
 from foretoken.backbones.masks import PrefixMask
 from foretoken.backbones.module_value import Keywords, ModuleValue
@@ -23,22 +23,22 @@ from foretoken.backbones.pooling import ATTENTION
 
 @dataclass(frozen=True)
 class PassFacts:
-    """What an attention has to know of the adapters and what stays as it is while a pass goes through it.
+    """The facts about adapters that an attention needs, and that do not change during a pass.
 
-    The tuner makes them once for each layer and pass; an attention asks once, at its beginning, and hands them on.
+    The tuner computes them once for each layer and pass; an attention reads them once and passes them on.
 
     Attributes:
-        rests: the model computes exactly as transformers made it: its adapters are disabled, or removed.
+        rests: the model computes exactly as in transformers: its adapters are disabled or removed.
         has_part: ``attend`` differs from plain attention.
-        prefix_mask: the prefix for which the attention must extend its masks itself; None where there is none.
-        prefix_length: how many of the hidden states, from the front, are the prefix, which has no position.
-        partial_prefix: the (B, P) mask of a prefix that some documents have a part of, or nothing; None where all have
-            all of it.
+        prefix_mask: the prefix for which the attention must extend its masks itself; None: no such prefix.
+        prefix_length: the number of hidden states at the front that are the prefix, which has no position.
+        partial_prefix: the (B, P) mask of a prefix that some documents have only partly or not at all; None: every
+            document has the whole prefix.
         mixed_size: B where each document names its adapter, so that nothing can be projected once for all; else None.
-        is_uniform: what the adapters do is the same for every document of the batch.
+        is_uniform: the adapters do the same for every document of the batch.
         may_pack: the batch may be packed.
-        needs_keys: an adapter needs the keys and values themselves, and the batch as it was given.
-        needs_documents: documents have score columns, prefixes or edits of their own, and are computed padded here.
+        needs_keys: an adapter needs the keys and values themselves, and the padded batch.
+        needs_documents: documents have their own score columns, prefixes or edits, and are computed padded here.
     """
 
     rests: bool = False
@@ -54,30 +54,30 @@ class PassFacts:
 
     @property
     def acts(self) -> bool:
-        """Whether the attention must do anything else than without adapters."""
+        """Whether the attention differs from that without adapters."""
         return self.has_part or self.prefix_mask is not None
 
 
 # The seam. M methods and N families meet here, and cost M + N files instead of M x N: a family's attention computes
-# queries, keys, values and its mask as transformers does, packs them into an AttentionCall, and hands it to whatever
-# implements this protocol. What comes back is the attention, and perhaps a vector for behind the output projection,
-# which belongs to transformers' own module: `deliver` keeps it until a hook of that module adds it.
+# queries, keys, values and its mask as transformers does, and passes them as an AttentionCall to an implementation of
+# this protocol. It returns the attention, and perhaps a vector to add after the output projection, which is
+# transformers' own module: `deliver` keeps the vector until a hook of that module adds it.
 class AttentionAdapter(Protocol):
     """The adapters of one attention module, as the module knows them; the tuner puts one on each."""
 
     @property
     def facts(self) -> PassFacts:
-        """What stays as it is during the pass under way."""
+        """The facts that do not change during the current pass."""
 
-    # no fact: the prefix enters during the pass, and what the text depends on is seen only then
+    # not among the facts, as it is known only when the prefix has entered
     @property
     def text_is_frozen(self) -> bool:
-        """Whether the text that enters depends on nothing that is trained, unlike the prefix: known as they enter."""
+        """Whether the text that enters depends on no trained parameter, unlike the prefix."""
 
     def linear_map(self, module: nn.Module) -> LinearMap | None:
-        """Return the map that a module is with the adapters at work on it in the current pass.
+        """Return the linear map of a module with the adapters that are active in the current pass.
 
-        None where it is none, or not the same for all documents.
+        None where it is not a linear map, or not the same for all documents.
         """
 
     def packed(self, stream: PackedBatch) -> AbstractContextManager[None]:
@@ -87,7 +87,7 @@ class AttentionAdapter(Protocol):
         """Enter a context in which one document of the batch is computed by itself."""
 
     def attend(self, call: AttentionCall) -> tuple[Tensor, Tensor | None]:
-        """:func:`foretoken.attention.attend` with the adapters' part in it.
+        """Compute :func:`foretoken.attention.attend` with the adapters' part in it.
 
         Returns the attention (B, H, N, K), and a (B, N, D) vector to add after the output projection or None.
         """
@@ -103,32 +103,32 @@ class AttentionAdapter(Protocol):
 
 
 ADAPTER = ModuleValue[AttentionAdapter]("foretoken_adapter")
-NO_ADAPTER = PassFacts()  # of an attention without one, as ``speed_up`` leaves it
-# what answers ``linear_map`` for an attention without an adapter of ours, whose projections may carry LoRA of peft's
+NO_ADAPTER = PassFacts()  # of an attention without an adapter, as after ``speed_up``
+# computes ``linear_map`` for an attention without an adapter of ours, whose projections may have LoRA of peft's
 LINEAR_MAP = ModuleValue[Callable[[nn.Module], "LinearMap | None"]]("foretoken_linear_map")
 
 
 def facts_of(module: nn.Module) -> PassFacts:
-    """Return what an attention has to know of its adapters."""
+    """Return the facts about the adapters of an attention."""
     adapter = ADAPTER.get(module)
     return NO_ADAPTER if adapter is None else adapter.facts
 
 
 def adapter_of(module: nn.Module) -> AttentionAdapter | None:
-    """Return an attention's adapter if it acts in the current pass; ``ADAPTER.get`` returns it in any case."""
+    """Return an attention's adapter if it acts in the current pass; else None."""
     adapter = ADAPTER.get(module)
     return adapter if adapter is not None and adapter.facts.acts else None
 
 
 def attended(adapter: AttentionAdapter | None, call: AttentionCall) -> tuple[Tensor, Tensor | None]:
-    """Return the attention (B, H, N, K), and a (B, N, D) vector for after the output projection or None."""
-    return (call.attend()[0], None) if adapter is None else adapter.attend(call)
+    """Return the attention (B, H, N, K), and a (B, N, D) vector to add after the output projection or None."""
+    return (attend_call(call)[0], None) if adapter is None else adapter.attend(call)
 
 
 def attended_padded(
     adapter: AttentionAdapter, call: AttentionCall, *, weights: bool = False
 ) -> tuple[Tensor, Tensor | None]:
-    """Return the attention of padded documents as (B, N, D), and their own keys' weights where these are asked."""
+    """Return the attention of padded documents as (B, N, D), and the weights of their own keys if asked for."""
     out, after = adapter.attend(call)
     adapter.deliver(after)
     return out.transpose(1, 2).flatten(2), adapter.own_weights(call) if weights else None
@@ -147,7 +147,7 @@ class Attention:
         module: the attention module.
         query: its query projections; where one map yields queries, keys and values, the queries come first.
         output: its output projection.
-        has_global: some keys are seen by every query while the others are seen in a window.
+        has_global: every query sees the global keys, and the other keys within a window.
         is_block_sparse: queries see some blocks of keys.
         is_rotary: the module is given ``position_embeddings``, cosine and sine, and rotates the halves of each head.
     """
@@ -161,27 +161,27 @@ class Attention:
 
 
 def unchanged(kwargs: Keywords, prefix_mask: Tensor) -> Keywords:
-    """Leave the inputs of a stack alone: its attention extends the masks itself."""
+    """Return the inputs of a stack unchanged: its attention extends the masks itself."""
     return kwargs
 
 
 def alone(hidden: Tensor) -> object:
-    """Return the hidden states, as a layer that returns nothing else."""
+    """Return the hidden states, like a layer that returns nothing else."""
     return hidden
 
 
 def in_tuple(hidden: Tensor) -> object:
-    """Return the hidden states as a layer does that may return attention maps beside them."""
+    """Return the hidden states in a tuple, like a layer that may return attention maps as well."""
     return (hidden,)
 
 
 def always(body: nn.Module) -> bool:
-    """Return True: modules of our own classes ask their adapter whatever the user does."""
+    """Return True: modules of our own classes always ask their adapter."""
     return True
 
 
 def nothing_wrong(config: PreTrainedConfig) -> None:
-    """Return None; a function, as a lambda could not be pickled with the model."""
+    """Return None, for families whose caches can hold a prefix; a lambda could not be pickled with the model."""
 
 
 def no_offset(config: PreTrainedConfig) -> int:
@@ -194,40 +194,40 @@ def as_it_is(model: Any) -> None:
 
 
 def no_hooks(model: nn.Module, body: nn.Module) -> list[RemovableHandle]:
-    """Return nothing: what every family's head reads has been noted."""
+    """Return no handles, for families whose heads need no further hooks."""
     return []
 
 
 def offset_after_padding(config: PreTrainedConfig) -> int:
-    """Return how many positions stand before the first token's: it has number ``pad_token_id + 1``."""
+    """Return the number of positions before that of the first token, which is ``pad_token_id + 1``."""
     return (config.pad_token_id or 0) + 1
 
 
 @dataclass(frozen=True)
 class Stack:
-    """A run of layers. Paths of ``layers`` are relative to the body, others to the stack's module or to the layer.
+    """A stack of layers. The path ``layers`` is relative to the body, others to the stack's module or to the layer.
 
-    In a causal stack the prefix sees only itself. It runs by itself before the text, and the text sees its keys and
-    values as score columns: no cache, mask or position of the text changes.
+    In a causal stack the prefix sees only itself. It runs alone before the text, and the text sees its keys and values
+    as score columns: no cache, mask or position of the text changes.
 
     Attributes:
         layers: path of the ModuleList of layers.
         attention: the layers' self-attention.
-        feed_forward: the modules whose input enters the layer's feed-forward block and whose output leaves it.
+        feed_forward: the modules with the input and with the output of a layer's feed-forward block.
         path: the module that runs the layers; empty for the body itself.
         cross: the layers' attention to the encoder.
         entry: names of the module whose output enters the stack, the first that exists; the last is the embeddings.
             Empty: the prefix enters right before the first layer.
-        end: the module whose output still carries the prefix.
+        end: the module whose output still contains the prefix.
         is_causal: token i sees tokens 0..i.
-        takes_positions: its module takes ``position_ids``: a prefix that runs by itself gets 0, and the text's are
-            counted from the first one that is not padding on where the user gives none.
+        takes_positions: its module takes ``position_ids``: those of a prefix that runs alone are 0, and if the user
+            passes none, those of a text count from its first token that is not padding.
         heads: config -> (heads, key-value heads, head width), where they differ from the backbone's dimensions.
-        extend_inputs: keyword arguments of the stack's module and the prefix's (B, P) mask -> arguments that allow for
+        extend_inputs: keyword arguments of the stack's module and the prefix's (B, P) mask -> arguments extended for
             the prefix.
         extend_layer: the same for a layer's keyword arguments.
-        layer_output: what a layer returns, made of the hidden states that leave it; None where layers cannot be left
-            out, as others depend on more than that.
+        layer_output: hidden states -> the output of a layer; None where layers cannot be skipped, as their output
+            depends on more.
     """
 
     layers: str
@@ -253,7 +253,7 @@ class Stack:
         return list(body.get_submodule(self.layers).children())
 
     def entry_modules(self, body: nn.Module) -> tuple[nn.Module, nn.Module] | None:
-        """Return the module whose output enters the stack, and the embeddings; None for an entry at the first layer."""
+        """Return the module whose output enters the stack, and the embeddings; None if the prefix enters at layer 0."""
         if not self.entry:
             return None
         named = dict(self.module(body).named_children())
@@ -262,41 +262,41 @@ class Stack:
 
 @dataclass(frozen=True)
 class Backbone:
-    """Where the sites of one family are.
+    """The declaration of one family.
 
     Attributes:
         model_types: the values of ``config.model_type`` that it covers.
         stacks: its stacks, an encoder-decoder's encoder first. A body without a stack's module lacks that stack.
-        heads: paths of the modules that a task adds and that are trained and saved, as far as a model has them.
+        heads: paths of the modules that a task adds, which are trained and saved; a model may lack some of them.
         pooled_heads: model classes (by ending) whose pooler belongs to the head.
-        pretrained_heads: model classes (by ending) whose head came with the backbone and stays frozen.
+        pretrained_heads: model classes (by ending) whose head is pretrained and stays frozen.
         idle_poolers: model classes (by ending) whose body has a pooler that the head does not read.
-        first_token_heads: model classes (by ending) whose head reads the first token's last hidden state alone.
-        projections: names of the query and value projections in turn, LoRA's usual targets; one that yields both.
+        first_token_heads: model classes (by ending) whose head reads only the first token's last hidden state.
+        projections: names of the query and value projections in turn, LoRA's usual targets; or of one that yields both.
         dimensions: config -> the numbers that methods need.
-        cannot_cache: config -> why a key-value cache of transformers' own cannot keep a prefix in front of every text;
-            None where it can. Of interest in causal stacks.
-        position_offset: config -> how many rows of the position table stand before that of the first token.
-        first_token_is_global: the encoder is told its global tokens with the inputs, and the first token is to be one.
+        cannot_cache: config -> why a key-value cache of transformers' cannot hold a prefix before every text; None
+            where it can. For causal stacks.
+        position_offset: config -> the number of positions in the table before that of the first token.
+        first_token_is_global: the encoder takes a mask of global tokens, and the first token should be one.
         segments_are_tokens: token types are looked up in the table of the tokens.
         packs_padded_batches: a batch with padding runs without it, whatever the head reads.
         read_one_state: (model) lets a class that pools tokens or logits hand its head one state as it is.
         note_head: (model, body) -> handles of further hooks that note what a model's head reads.
         attach_attention: (body, attention modules): makes the modules ask their adapter.
-        detach_attention: undoes it.
-        is_attached: body -> whether the modules still ask, which the user may have undone.
+        detach_attention: undoes ``attach_attention``.
+        is_attached: body -> whether the modules still ask their adapter; the user may have changed that.
     """
 
     model_types: tuple[str, ...]
     stacks: tuple[Stack, ...]
     heads: tuple[str, ...]
-    pooled_heads: tuple[str, ...]
     projections: tuple[str, ...]
     dimensions: Callable[[PreTrainedConfig], Mapping[str, int]]
     attach_attention: Callable[[nn.Module, list[nn.Module]], None]
     detach_attention: Callable[[nn.Module, list[nn.Module]], None]
     cannot_cache: Callable[[PreTrainedConfig], str | None] = nothing_wrong
     is_attached: Callable[[nn.Module], bool] = always
+    pooled_heads: tuple[str, ...] = ()
     pretrained_heads: tuple[str, ...] = ()
     idle_poolers: tuple[str, ...] = ()
     first_token_heads: tuple[str, ...] = ()
@@ -318,7 +318,7 @@ class Backbone:
         return self.packs_padded_batches or bool(self.first_token_heads)
 
     def values_of(self, attention: Attention) -> tuple[str, ...]:
-        """Return the paths of an attention's value projections, by those of its queries."""
+        """Return the paths of an attention's value projections, in the order of its query projections."""
         value_of = dict(zip(self.projections[::2], self.projections[1::2], strict=False))
         paths = [path.rpartition(".") for path in attention.query]
         return tuple(f"{before}{dot}{value_of.get(name, name)}" for before, dot, name in paths)
@@ -334,9 +334,9 @@ class Backbone:
     def attentions(self, body: nn.Module) -> list[tuple[Stack, Attention, nn.Module]]:
         """Return (stack, declaration, layer) of every attention: self-attentions in order, then cross-attentions."""
         stacks = self.stacks_of(body)
-        own = [(stack, stack.attention, layer) for stack in stacks for layer in stack.layer_modules(body)]
+        selfs = [(stack, stack.attention, layer) for stack in stacks for layer in stack.layer_modules(body)]
         crossing = [stack for stack in stacks if stack.cross is not None and len(stacks) > 1]
-        return own + [(s, s.cross, layer) for s in crossing if s.cross for layer in s.layer_modules(body)]
+        return selfs + [(s, s.cross, layer) for s in crossing if s.cross for layer in s.layer_modules(body)]
 
     def attention_modules(self, body: nn.Module) -> list[nn.Module]:
         """Return the attention modules in the same order."""
@@ -362,7 +362,7 @@ def has_submodule(module: nn.Module, path: str) -> bool:
 
 
 def has_parameters(module: nn.Module, path: str) -> bool:
-    """Tell whether a path leads to a module with parameters: what stands in the place of a replaced head has none."""
+    """Tell whether a path leads to a module with parameters; the module in place of a replaced head has none."""
     return has_submodule(module, path) and next(module.get_submodule(path).parameters(), None) is not None
 
 

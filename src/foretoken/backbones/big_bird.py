@@ -1,7 +1,7 @@
 """BigBird: block-sparse or full attention, through attention modules of ours.
 
-The prefix enters right before the first layer, so that the blocks are those of the text alone. The layers see a batch
-as one run of tokens without padding; attention runs with the padding, so that blocks are where they would be.
+The prefix enters right before the first layer, so that the blocks are those of only the text. The layers see a batch
+as one run of tokens without padding; attention runs with the padding, so that the blocks stay the same.
 """
 
 from __future__ import annotations
@@ -47,7 +47,7 @@ from foretoken.backbones.packing import (
 from foretoken.errors import BackboneError
 
 FULL, SPARSE = "original_full", "block_sparse"
-PAPER_LENGTHS = (1024, 3072, 4096)  # transformers draws random blocks for these in another way than for the others
+PAPER_LENGTHS = (1024, 3072, 4096)  # transformers draws random blocks for these in another way than for other lengths
 
 
 class FullSelfAttention(BigBirdSelfAttention):
@@ -79,7 +79,7 @@ class FullSelfAttention(BigBirdSelfAttention):
 
 
 class SparseSelfAttention(BigBirdBlockSparseAttention):
-    """BigBird's block-sparse self-attention, with the adapter's part; without the (N, N) weights that nobody reads."""
+    """BigBird's block-sparse self-attention, with the adapter's part; it does not compute the unused (N, N) weights."""
 
     drawn: dict[tuple[int, torch.device], Tensor]
 
@@ -95,7 +95,7 @@ class SparseSelfAttention(BigBirdBlockSparseAttention):
     ) -> tuple[Tensor, Tensor | None]:
         """(B, P + N, D) and the mask of the text (B, 1, 1, N) -> (B, P + N, D), and the weights if asked for.
 
-        Or packed, (1, S, D) -> (1, S, D), with the packed batch in the place of the first mask.
+        Or packed, (1, S, D) -> (1, S, D), with the packed batch instead of the first mask.
         """
         if isinstance(band_mask, PackedBatch):
             return attended_packed(self, hidden_states, band_mask), None
@@ -113,9 +113,9 @@ class SparseSelfAttention(BigBirdBlockSparseAttention):
         return attended_padded(adapter, call, weights=output_attentions)
 
     def random_blocks(self, tokens: int, device: torch.device) -> Tensor:
-        """Return the random blocks (H, N / S - 2, R) that transformers takes for a text of N tokens.
+        """Return the random blocks (H, N / S - 2, R) that transformers draws for a text of N tokens.
 
-        Outside training these are the first block, R times. In training they depend on layer and length alone.
+        Outside of training these are the first block, R times. In training they depend only on layer and length.
         """
         if not self.training:
             shape = (self.num_attention_heads, tokens // self.block_size - 2, self.num_random_blocks)
@@ -126,7 +126,7 @@ class SparseSelfAttention(BigBirdBlockSparseAttention):
 
     @torch.compiler.disable
     def draw(self, tokens: int) -> Tensor:
-        """Draw as transformers does, and leave NumPy's generator as it was."""
+        """Draw blocks as transformers does, and restore NumPy's generator."""
         state = np.random.get_state()
         np.random.seed(self.seed)
         try:
@@ -136,7 +136,7 @@ class SparseSelfAttention(BigBirdBlockSparseAttention):
         return torch.as_tensor(np.stack(drawn), dtype=torch.long)
 
     def draw_paper(self, tokens: int) -> list[np.ndarray]:
-        """Draw for each head from the blocks of the longest text."""
+        """Draw blocks for each head from those of the longest text."""
         length, size, count = self.max_seqlen, self.block_size, self.num_random_blocks
         return [
             self._bigbird_block_rand_mask(length, length, size, size, count, last_idx=1024)[: tokens // size - 2]
@@ -144,7 +144,7 @@ class SparseSelfAttention(BigBirdBlockSparseAttention):
         ]
 
     def draw_any(self, tokens: int) -> list[np.ndarray]:
-        """Draw for each head from the text's own blocks."""
+        """Draw blocks for each head from the text's own."""
         lengths, counts = self._get_rand_attn_plan(tokens, self.block_size, self.num_random_blocks)
         return self._bigbird_block_rand_mask_with_head(
             from_seq_length=tokens,
@@ -164,13 +164,13 @@ THEIRS: dict[str, type[nn.Module]] = {FULL: BigBirdSelfAttention, SPARSE: BigBir
 def attended_packed(
     module: FullSelfAttention | SparseSelfAttention, hidden_states: Tensor, batch: PackedBatch
 ) -> Tensor:
-    """Attention over a packed batch, which is padded for this alone: (1, S, D) -> (1, S, D).
+    """Compute attention over a packed batch, which is padded only for this: (1, S, D) -> (1, S, D).
 
-    Blocks are those of the whole batch, as its longest document has them.
+    The blocks are those of the longest document.
     """
 
-    def call(part: PackedBatch, *projected: Tensor) -> AttentionCall:
-        return call_of(module, projected, part_mask(module, part, projected[0]))
+    def call(padded: PackedBatch, *projected: Tensor) -> AttentionCall:
+        return call_of(module, projected, part_mask(module, padded, projected[0]))
 
     is_full = isinstance(module, FullSelfAttention)
     return attended_in_parts(module, batch, projected(module, hidden_states), call, alike=is_full)
@@ -184,22 +184,22 @@ def projected(module: FullSelfAttention | SparseSelfAttention, hidden_states: Te
 def call_of(
     module: FullSelfAttention | SparseSelfAttention, projected: tuple[Tensor, ...], mask: Mask
 ) -> AttentionCall:
-    """Return what is computed of queries, keys and values (B, P + N, D); sparse attention has no dropout."""
+    """Return the attention call of queries, keys and values (B, P + N, D); sparse attention has no dropout."""
     query, key, value = (split_heads(x, module.num_attention_heads) for x in projected)
     dropout = module.dropout.p if isinstance(module, FullSelfAttention) and module.training else 0.0
     return AttentionCall(query, key, value, 1 / math.sqrt(module.attention_head_size), mask, Weighting(dropout=dropout))
 
 
-def part_mask(module: FullSelfAttention | SparseSelfAttention, part: PackedBatch, query: Tensor) -> Mask:
-    """Return the mask of documents that are padded for a while."""
+def part_mask(module: FullSelfAttention | SparseSelfAttention, batch: PackedBatch, query: Tensor) -> Mask:
+    """Return the attention mask of a padded batch."""
     if isinstance(module, FullSelfAttention):
-        return DenseMask(None if part.key_mask is None else as_mask(part.key_mask, query.dtype))
-    random = module.random_blocks(part.length, query.device)
-    return Blocks(module.block_size, ~part.masks()[0], random, part.prefix_length)
+        return DenseMask(None if batch.key_mask is None else as_mask(batch.key_mask, query.dtype))
+    random = module.random_blocks(batch.length, query.device)
+    return Blocks(module.block_size, ~batch.masks()[0], random, batch.prefix_length)
 
 
 class FullOrSparseAttention(BigBirdAttention):
-    """BigBird's attention block, which changes between full and sparse and keeps its attention module."""
+    """BigBird's attention block, which switches between full and sparse and keeps its attention module."""
 
     def set_attention_type(self, value: str, layer_idx: int | None = None) -> None:
         """Give the same module, with the adapters on it, the class of the other kind."""
@@ -210,7 +210,7 @@ class FullOrSparseAttention(BigBirdAttention):
     def forward(  # type: ignore[override]
         self, hidden_states: Tensor, attention_mask: Any = None, *, band_mask: Tensor | None = None, **kwargs: Any
     ) -> Any:
-        """Attend in the way that the masks are for: a recomputed layer may follow a pass of the other kind."""
+        """Compute the kind of attention that the masks are for: a recomputed layer may follow another kind of pass."""
         self.set_attention_type(FULL if band_mask is None else SPARSE)
         if isinstance(attention_mask, PackedBatch):
             return self.output(self.self(hidden_states, attention_mask)[0], hidden_states), None
@@ -219,7 +219,7 @@ class FullOrSparseAttention(BigBirdAttention):
 
 
 def change_kind(module: nn.Module, before: str, after: str, config: BigBirdConfig, seed: int | None) -> None:
-    """Give an attention module the class of the other kind, and the attributes that only that kind has."""
+    """Give an attention module the class and the attributes of the other kind."""
     with torch.device("meta"):  # examples without weights
         old, new = (THEIRS[kind](config, seed).train(module.training) for kind in (before, after))
     for name in attributes(old) - attributes(new):
@@ -237,8 +237,8 @@ def attributes(module: nn.Module) -> set[str]:
 class TypeByLength:
     """Chooses full or sparse attention for every batch by its own length.
 
-    Transformers' own model goes over to full attention at the first batch that is too short for the sparse one and
-    stays with it: what it computes for a long document then depends on what it saw before.
+    Transformers' own model switches to full attention at the first batch that is too short for sparse attention, and
+    does not switch back: its output for a long document then depends on earlier batches.
     """
 
     def __init__(self, body: Any) -> None:
@@ -249,21 +249,21 @@ class TypeByLength:
         body.set_attention_type = self.choose
 
     def choose(self, value: str) -> None:
-        """Take the user's choice: ``model.set_attention_type``."""
+        """Note the user's choice: ``model.set_attention_type``."""
         type(self.body).set_attention_type(self.body, value)
         self.wanted = value
 
     def before(self, body: Any, args: Arguments, kwargs: Keywords) -> None:
-        """Set the type for the batch that comes."""
-        given = {**kwargs, **dict(zip(self.names, args, strict=False))}
-        tokens = given.get("inputs_embeds") if given.get("input_ids") is None else given["input_ids"]
+        """Set the type for the next batch: a forward pre-hook."""
+        inputs = {**kwargs, **dict(zip(self.names, args, strict=False))}
+        tokens = inputs.get("inputs_embeds") if inputs.get("input_ids") is None else inputs["input_ids"]
         if tokens is not None:
             config = body.config
             enough = tokens.shape[1] > (5 + 2 * config.num_random_blocks) * config.block_size
             type(body).set_attention_type(body, self.wanted if enough else FULL)
 
     def remove(self) -> None:
-        """Leave the choice to transformers again."""
+        """Remove the hook, and leave the choice to transformers again."""
         self.handle.remove()
         del self.body.set_attention_type
         self.body.set_attention_type(self.wanted)
@@ -273,20 +273,20 @@ TYPE_BY_LENGTH = ModuleValue[TypeByLength]("foretoken_type_by_length")
 
 
 class BigBirdEncoderPacks(FirstLayerPacks):
-    """Packs what enters the first layer, and unpacks what leaves the last one."""
+    """Packs the input of the first layer, and unpacks the output of the last one."""
 
     def __init__(self, encoder: Any) -> None:
         super().__init__(encoder, list(encoder.layer), "attention.self")
 
     def may_begin(self, facts: PassFacts, hidden: Tensor) -> bool:
-        """Tell whether this pass is packed; not where texts are fed forward in chunks, which want a round length."""
+        """Tell whether this pass is packed; not with feed-forward chunks, which need a multiple of their size."""
         first: Any = self.layers[0]
         return not first.chunk_size_feed_forward and super().may_begin(facts, hidden)
 
-    def mask_in(self, given: Tensor | PackedBatch | None, kwargs: Keywords) -> Tensor | PackedBatch | None:
-        """Return the mask of full attention, or which keys (B, 1, 1, N) sparse attention sees."""
+    def mask_in(self, mask: Tensor | PackedBatch | None, kwargs: Keywords) -> Tensor | PackedBatch | None:
+        """Return the mask of full attention, or the (B, 1, 1, N) mask of sparse attention's keys."""
         of_sparse: Tensor | None = kwargs.get("to_mask")
-        return given if of_sparse is None else of_sparse > 0
+        return mask if of_sparse is None else of_sparse > 0
 
 
 class PackingBigBirdLayer(PackingLayer, BigBirdLayer):
@@ -294,7 +294,7 @@ class PackingBigBirdLayer(PackingLayer, BigBirdLayer):
 
 
 def attach_blocked(body: nn.Module, attentions: list[nn.Module]) -> None:
-    """Let attention modules and layers be of our classes: the same objects, names and weights, another forward."""
+    """Give attention modules and layers our classes: the same objects, names and weights, another forward method."""
     if TYPE_BY_LENGTH.get(body) is not None:
         return
     for attention in attention_blocks(body):
@@ -308,24 +308,24 @@ def attach_blocked(body: nn.Module, attentions: list[nn.Module]) -> None:
 
 
 def detach_blocked(body: nn.Module, attentions: list[nn.Module]) -> None:
-    """Let them be transformers' own again."""
+    """Undo :func:`attach_blocked`."""
     if (chosen := TYPE_BY_LENGTH.pop(body)) is not None:
         chosen.remove()
     stop_layers_packing(body.get_submodule("encoder"), BigBirdLayer)
     for attention in attention_blocks(body):
-        attention.set_attention_type(body.attention_type)  # recomputed layers may have left another
+        attention.set_attention_type(body.attention_type)  # a recomputed layer may have set another type
         del attention.self.drawn
         attention.self.__class__ = THEIRS[attention.attention_type]
         attention.__class__ = BigBirdAttention
 
 
 def attention_blocks(body: nn.Module) -> list[Any]:
-    """Return the modules that hold an attention module and its output projection."""
+    """Return the modules that contain an attention module and its output projection."""
     return [module for module in body.modules() if isinstance(module, BigBirdAttention)]
 
 
 def big_bird_dimensions(config: PreTrainedConfig) -> Mapping[str, int]:
-    """Read the config.
+    """Return the dimensions of a config.
 
     Raises:
         BackboneError: the model is a decoder.
@@ -337,7 +337,7 @@ def big_bird_dimensions(config: PreTrainedConfig) -> Mapping[str, int]:
     return text_dimensions(config)
 
 
-# peft itself trains every `qa_outputs`, and modules that it trains cannot lie in one another
+# peft itself trains every `qa_outputs`, and the modules that it trains must not contain each other
 HEADS = ("classifier", "qa_classifier.intermediate", "qa_classifier.output", "qa_classifier.qa_outputs")
 
 BIG_BIRD = Backbone(

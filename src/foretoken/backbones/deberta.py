@@ -1,8 +1,8 @@
 """DeBERTa v2 and v3: disentangled attention, through modules of ours.
 
 A pair of tokens is scored by their contents, by the query's content and their distance, and by the key's content and
-their distance. The prefix has no position: a pair with one of its tokens is scored by the contents alone. It enters
-right before the first layer, so that distances, masks and the convolution are those of the text alone.
+their distance. The prefix has no position: a pair with one of its tokens is scored only by the contents. It enters
+right before the first layer, so that distances, masks and the convolution are those of only the text.
 
 The layers see a batch as one run of tokens without padding; attention and the convolution run with the padding.
 
@@ -70,8 +70,8 @@ class DisentangledAttention(DisentangledSelfAttention):
             return self.packed(hidden_states, attention_mask, relative_pos, rel_embeddings), None
         adapter, facts = ADAPTER.get(self), facts_of(self)
         if adapter is None or not (facts.acts or facts.mixed_size):
-            given = (hidden_states, attention_mask, output_attentions, query_states, relative_pos, rel_embeddings)
-            return super().forward(*given)
+            arguments = (hidden_states, attention_mask, output_attentions, query_states, relative_pos, rel_embeddings)
+            return super().forward(*arguments)
         query = self.heads(self.query_proj(hidden_states if query_states is None else query_states))
         key, value = self.heads(self.key_proj(hidden_states)), self.heads(self.value_proj(hidden_states))
         visible: Tensor | None = attention_mask
@@ -86,10 +86,10 @@ class DisentangledAttention(DisentangledSelfAttention):
     ) -> Tensor:
         """(1, S, D) and the distances of the padded texts (1, N, N) -> (1, S, D); attention runs with the padding."""
 
-        def call_of(part: PackedBatch, *projected: Tensor) -> AttentionCall:
+        def call_of(padded: PackedBatch, *projected: Tensor) -> AttentionCall:
             query, key, value = map(self.heads, projected)
-            distances = None if relative_pos is None else relative_pos[:, : part.length, : part.length]
-            seen = self.scored(query, key, part.key_mask, distances, rel_embeddings)
+            distances = None if relative_pos is None else relative_pos[:, : padded.length, : padded.length]
+            seen = self.scored(query, key, padded.key_mask, distances, rel_embeddings)
             return AttentionCall(query, key, value, self.scale, seen, self.weighting)
 
         projected = tuple(map_(hidden_states) for map_ in (self.query_proj, self.key_proj, self.value_proj))
@@ -97,7 +97,7 @@ class DisentangledAttention(DisentangledSelfAttention):
 
     @property
     def scale(self) -> float:
-        """What scores are multiplied by: those of contents, and those with distances."""
+        """The factor on the scores of contents and of distances."""
         return 1 / math.sqrt(self.attention_head_size * (1 + len(self.distance_terms())))
 
     @property
@@ -113,14 +113,14 @@ class DisentangledAttention(DisentangledSelfAttention):
         relative_pos: Tensor | None,
         rel_embeddings: Tensor | None,
     ) -> DenseMask:
-        """Return the mask that adds the scores with distances; ``visible`` is bool, None where all keys are seen."""
+        """Return the mask that adds the scores of distances; ``visible`` is bool, None where all keys are seen."""
         if relative_pos is None or rel_embeddings is None:
             return DenseMask(None if visible is None else as_mask(visible, query.dtype))
         scores = self.distance_scores(query, key, relative_pos, rel_embeddings, self.scale)
         return DenseMask(scores if visible is None else scores.masked_fill(~visible, torch.finfo(scores.dtype).min))
 
     def distance_terms(self) -> list[str]:
-        """Return which contents are scored with distances: the query's (``c2p``), the key's (``p2c``)."""
+        """Return whose contents are scored with distances: the query's (``c2p``), the key's (``p2c``)."""
         return [name for name in ("c2p", "p2c") if name in self.pos_att_type]
 
     def distance_scores(
@@ -143,7 +143,7 @@ class DisentangledAttention(DisentangledSelfAttention):
         return F.pad(scores, (front, 0, front, 0))
 
     def distance_projection(self, name: str) -> nn.Module:
-        """Return what makes keys (``c2p``) or queries (``p2c``) of distances."""
+        """Return the projection of distances to keys (``c2p``) or queries (``p2c``)."""
         if self.share_att_key:
             return self.key_proj if name == "c2p" else self.query_proj
         return self.pos_key_proj if name == "c2p" else self.pos_query_proj
@@ -154,7 +154,7 @@ class DisentangledAttention(DisentangledSelfAttention):
 
 
 class DisentangledEncoder(DebertaV2Encoder):
-    """DeBERTa's encoder: bool masks, and distances of their own for documents that use different adapters."""
+    """DeBERTa's encoder, with bool masks, and with distances for each document where they use different adapters."""
 
     def get_attention_mask(self, attention_mask: Tensor) -> Tensor:
         """(B, N) -> (B, 1, N, N)."""
@@ -191,12 +191,12 @@ class TextConvolution(ConvLayer):
             shape = (batch.size, batch.prefix_length)
             out = batch.join(out.new_zeros(*shape, out.shape[-1]), batch.pack_text(out))
             is_text = batch.join(is_text.new_ones(*shape, 1), batch.pack_text(is_text))
-        given = residual_states + out
-        return self.LayerNorm(given).to(given) * is_text
+        summed = residual_states + out
+        return self.LayerNorm(summed).to(summed) * is_text
 
 
 class ChannelsLast(nn.Conv1d):
-    """A convolution from (B, N, D) to (B, N, D), so that what an adapter adds to its output is a (D,) vector."""
+    """A convolution from (B, N, D) to (B, N, D), so that an adapter's bias is a (D,) vector."""
 
     def forward(self, x: Tensor) -> Tensor:
         """(B, N, D) -> (B, N, D)."""
@@ -213,7 +213,7 @@ THEIRS = {ours: theirs for theirs, ours in OURS.items()}
 
 
 def attach_disentangled(body: nn.Module, attentions: list[nn.Module]) -> None:
-    """Let the modules be of our classes: the same objects, names and weights, another forward."""
+    """Give the modules our classes: the same objects, names and weights, another forward method."""
     change_classes(body, OURS)
     if PACKS.get(body) is not None:
         return
@@ -225,7 +225,7 @@ def attach_disentangled(body: nn.Module, attentions: list[nn.Module]) -> None:
 
 
 def detach_disentangled(body: nn.Module, attentions: list[nn.Module]) -> None:
-    """Let them be transformers' own again."""
+    """Undo :func:`attach_disentangled`."""
     change_classes(body, THEIRS)
     stop_layers_packing(body, DebertaV2Layer)
     encoder: Any = body.get_submodule("encoder")
@@ -240,7 +240,7 @@ def change_classes(body: nn.Module, table: dict[type[nn.Module], type[nn.Module]
 
 
 def without_weights(hidden: Tensor) -> object:
-    """Return the hidden states as a layer does that was not asked for its attention maps."""
+    """Return the hidden states like a layer that was not asked for its attention maps."""
     return hidden, None
 
 
@@ -255,7 +255,6 @@ DEBERTA = Backbone(
         ),
     ),
     heads=("pooler", "classifier", "qa_outputs"),
-    pooled_heads=(),
     projections=("query_proj", "value_proj"),
     dimensions=text_dimensions,
     attach_attention=attach_disentangled,

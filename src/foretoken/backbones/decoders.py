@@ -33,32 +33,32 @@ GROWING = ("dynamic", "longrope")  # rotations that depend on the length of the 
 
 @dataclass(frozen=True)
 class PaddedCache:
-    """What a packed layer is given in the place of an empty key-value cache, whose keys have the padding."""
+    """Replaces an empty key-value cache in a packed layer, and writes padded keys and values into it."""
 
     cache: DynamicCache
     batch: PackedBatch
 
     def update(self, key: Tensor, value: Tensor, layer: int, *args: Any, **kwargs: Any) -> tuple[Tensor, Tensor]:
-        """Let the cache have the keys and values (1, H_kv, T, K), which are all that the layer's queries may see."""
+        """Write the keys and values (1, H_kv, T, K) into the cache, and return them: queries see no others."""
         padded, values = (self.batch.unpack(x.transpose(1, 2)).transpose(1, 2) for x in (key, value))
         self.cache.update(padded, values, layer, *args, **kwargs)
         return key, value
 
 
 class DecoderPacks(RotaryPacks):
-    """Packs what enters the first layer of a body, where it begins a text, and unpacks what leaves the last one."""
+    """Packs the input of the first layer at the beginning of a text, and unpacks the output of the last one."""
 
     def begin(self, adapter: AttentionAdapter | None, masked: Tensor, is_global: Tensor | None = None) -> PackedBatch:
-        """Return the batch, and let the adapters and the head know; documents with heads of their own are unpacked."""
+        """Return the batch, and note it for the adapters and the head; heads of documents' own adapters are padded."""
         batch = super().begin(adapter, masked, is_global)
         if adapter is not None and adapter.facts.mixed_size is not None:
             note_packed(self.encoder, None)
         return batch
 
-    def packed(self, layer: nn.Module, given: Keywords) -> Keywords | None:
-        """Return what a layer is called with in the place of what is given; None where that stays."""
-        hidden, mask = given["hidden_states"], given.get("attention_mask")
-        if layer is self.layers[0] and isinstance(mask, Tensor) and self.can_begin(given, mask, hidden):
+    def packed(self, layer: nn.Module, arguments: Keywords) -> Keywords | None:
+        """Return a layer's arguments in a packed pass; None where they stay as they are."""
+        hidden, mask = arguments["hidden_states"], arguments.get("attention_mask")
+        if layer is self.layers[0] and isinstance(mask, Tensor) and self.can_begin(arguments, mask, hidden):
             masked = masked_texts(mask, hidden)
             if bool(masked.any()):
                 adapter = ADAPTER.get(layer.get_submodule(self.path))
@@ -67,46 +67,46 @@ class DecoderPacks(RotaryPacks):
             return None
         assert isinstance(mask, Tensor)
         changed: Keywords = {"hidden_states": hidden, "attention_mask": self.batch.with_mask(mask)}
-        if (held := given.get("past_key_values")) is not None:
+        if (held := arguments.get("past_key_values")) is not None:
             changed["past_key_values"] = PaddedCache(held, self.batch)
-        return given | changed
+        return arguments | changed
 
-    def can_begin(self, given: Keywords, mask: Tensor, hidden: Tensor) -> bool:
-        """Tell whether this pass can be packed: not that of the prefix alone, and not one that goes on with a cache."""
+    def can_begin(self, arguments: Keywords, mask: Tensor, hidden: Tensor) -> bool:
+        """Tell whether this pass can be packed: not a pass of only the prefix, and not one with a filled cache."""
         facts = facts_of(self.layers[0].get_submodule(self.path))
         is_square = mask.shape[2:] == (hidden.shape[1], hidden.shape[1])
-        if not is_square or facts.prefix_length or given.get("encoder_hidden_states") is not None:
+        if not is_square or facts.prefix_length or arguments.get("encoder_hidden_states") is not None:
             return False
-        held = given.get("past_key_values")
+        held = arguments.get("past_key_values")
         is_empty = held is None or (type(held) is DynamicCache and held.get_seq_length() == 0)
         return is_empty and self.may_begin(facts, hidden)
 
 
 class PackingDecoderLayer(nn.Module):
-    """A layer that asks the body's hooks what it is called with, before gradient checkpointing notes it."""
+    """A layer that gets its arguments from the body's hooks, before gradient checkpointing records them."""
 
     theirs: ClassVar[type[nn.Module]]
     argument_names: ClassVar[tuple[str, ...]]
 
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
-        """(B, N, D) -> (B, N, D); in a packed pass (1, T, D) -> (1, T, D), but for the ends of the stack."""
+        """(B, N, D) -> (B, N, D); in a packed pass (1, T, D) -> (1, T, D), except at the ends of the stack."""
         hooks = PACKS.get(self)
-        given = dict(zip(self.argument_names, args, strict=False)) | kwargs
-        packed = hooks.packed(self, given) if isinstance(hooks, DecoderPacks) else None
+        arguments = dict(zip(self.argument_names, args, strict=False)) | kwargs
+        packed = hooks.packed(self, arguments) if isinstance(hooks, DecoderPacks) else None
         if hooks is None or packed is None:
             return super().__call__(*args, **kwargs)
         return hooks.left(self, super().__call__(packed.pop("hidden_states"), **packed))
 
     def __reduce_ex__(self, protocol: Any) -> Any:
-        """Make the class anew where the layer is copied or unpickled."""
+        """Create the class again where the layer is copied or unpickled."""
         return new_layer, (self.theirs,), vars(self)
 
 
-CLASSES: dict[type[nn.Module], type[nn.Module]] = {}  # those of layers that pack, by transformers' own
+CLASSES: dict[type[nn.Module], type[nn.Module]] = {}  # the classes of packing layers, by transformers' own
 
 
 def packing_class(theirs: type[nn.Module]) -> type[nn.Module]:
-    """Return the class of a family's layers that pack; it has the name of theirs, by which others look for layers."""
+    """Return the class of a family's packing layers; it keeps the name, by which other libraries find layers."""
     if theirs not in CLASSES:
         names = tuple(inspect.signature(theirs.forward).parameters)[1:]
         CLASSES[theirs] = type(
@@ -117,12 +117,12 @@ def packing_class(theirs: type[nn.Module]) -> type[nn.Module]:
 
 def new_layer(theirs: type[nn.Module]) -> nn.Module:
     """Return an empty layer of the class."""
-    made = packing_class(theirs)
-    return made.__new__(made)
+    kind = packing_class(theirs)
+    return kind.__new__(kind)
 
 
 def attach_layers(body: nn.Module, attentions: list[nn.Module], layers: str, attention: str) -> None:
-    """Let attention ask its adapter, and the body's layers pack its batches.
+    """Let attention ask its adapter, and the layers pack their batches.
 
     Args:
         body: the module that runs the layers.
@@ -141,7 +141,7 @@ def attach_layers(body: nn.Module, attentions: list[nn.Module], layers: str, att
 
 
 def detach_layers(body: nn.Module, attentions: list[nn.Module], layers: str, attention: str) -> None:
-    """Let them be transformers' own again."""
+    """Undo :func:`attach_layers`."""
     detach_interface(body, attentions)
     hooks = PACKS.pop(body)
     if hooks is None:
@@ -154,7 +154,7 @@ def detach_layers(body: nn.Module, attentions: list[nn.Module], layers: str, att
 
 
 def cannot_cache(config: PreTrainedConfig) -> str | None:
-    """Return why a key-value cache of transformers' own cannot keep a prefix in front of every text."""
+    """Return why a key-value cache of transformers' cannot hold a prefix before every text; None where it can."""
     if any(DynamicCache(config=config).is_sliding):
         return "layers with a sliding window drop the prefix from their cache"
     kind = (getattr(config, "rope_parameters", None) or {}).get("rope_type")
@@ -173,7 +173,6 @@ GPT2 = Backbone(
         ),
     ),
     heads=HEADS,
-    pooled_heads=(),
     projections=("c_attn",),
     dimensions=interface_dimensions,  # GPT2Config answers to the usual names through its attribute map
     attach_attention=partial(attach_layers, layers="h", attention="attn"),
@@ -196,7 +195,6 @@ LLAMA = Backbone(
         ),
     ),
     heads=HEADS,
-    pooled_heads=(),
     projections=("q_proj", "v_proj"),
     dimensions=interface_dimensions,
     cannot_cache=cannot_cache,

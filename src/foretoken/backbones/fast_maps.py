@@ -1,4 +1,4 @@
-"""The linear maps of a model: what they are, and the library that multiplies float32 faster here."""
+"""The linear maps of a model, and classes of them that multiply float32 with the fastest library."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from foretoken.machine.products import linear
 
 
 class FastLinear(nn.Linear):
-    """A linear map: the same parameters and, up to rounding, the same output."""
+    """A linear map with the same parameters and, up to rounding, the same output, computed faster."""
 
     def forward(self, input: Tensor) -> Tensor:
         """(..., in_features) -> (..., out_features)."""
@@ -31,7 +31,7 @@ FAST_CLASSES: dict[type[nn.Module], type[nn.Module]] = {nn.Linear: FastLinear, C
 
 
 def is_linear(module: nn.Module) -> TypeGuard[nn.Linear]:
-    """Tell whether a module is a plain linear map, and none of a class that computes something else."""
+    """Tell whether a module is a plain linear map, and not of a subclass."""
     return type(module) in (nn.Linear, FastLinear)
 
 
@@ -41,7 +41,7 @@ def is_conv1d(module: nn.Module) -> TypeGuard[Conv1D]:
 
 
 def plain_map(module: nn.Module) -> LinearMap | None:
-    """Return the linear map that a frozen or trained module is; None for anything else, e.g. quantised weights."""
+    """Return a module's linear map; None for other modules, such as those with quantised weights."""
     if not is_linear(module) or type(module.weight) is not nn.Parameter:
         return None
     if not module.weight.is_floating_point() or "forward" in module.__dict__:
@@ -50,7 +50,7 @@ def plain_map(module: nn.Module) -> LinearMap | None:
 
 
 class FastMaps:
-    """A handle: the maps of a model are of the fast classes until it is removed.
+    """A handle: the linear maps of a model have the fast classes until it is removed.
 
     >>> model = nn.Sequential(nn.Linear(4, 4))
     >>> handle = FastMaps(model)
@@ -67,7 +67,7 @@ class FastMaps:
             module.__class__ = FAST_CLASSES[type(module)]
 
     def remove(self) -> None:
-        """Let the maps be what they were; one that became something else meanwhile stays that."""
-        plain = {fast: own for own, fast in FAST_CLASSES.items()}
+        """Restore the classes of the maps, except of maps whose class has changed since."""
+        plain = {fast: slow for slow, fast in FAST_CLASSES.items()}
         for module in self.modules:
             module.__class__ = plain.get(type(module), type(module))

@@ -1,8 +1,8 @@
 """LED: Longformer's sliding window and global tokens in the encoder, BART's decoder.
 
-The prefix enters before the encoder's first layer, after transformers has padded the text to its window, and is made
-of global tokens: the attention puts it into the masks by itself. The encoder's layers see a batch as one run of tokens
-without padding, the first of them packs it and the last unpacks it; the decoder sees it padded.
+The prefix enters before the encoder's first layer, after transformers has padded the text to its window. Its tokens are
+global: the attention adds them to the masks. The encoder's layers see a batch as one run of tokens without padding,
+which the first layer packs and the last one unpacks; the decoder sees padded batches.
 
 Shapes: B batch, N queries, M keys, P prefix length, H heads, K head width, D model width.
 """
@@ -73,7 +73,7 @@ class WindowedEncoderAttention(WindowedSelfAttention, LEDEncoderSelfAttention):
 
 
 class AdaptedDecoderAttention(LEDDecoderAttention):
-    """The decoder's attentions, with the adapter's part in them; transformers' own forward where there is none."""
+    """The decoder's attentions, with the adapter's part; without an adapter transformers' own forward method."""
 
     def forward(
         self,
@@ -106,7 +106,7 @@ class AdaptedDecoderAttention(LEDDecoderAttention):
 
 
 class LedEncoderPacks(FirstLayerPacks):
-    """Packs the encoder's batch, whoever asks for its last hidden states: they are read by the mask of the text."""
+    """Packs the encoder's batch for every caller, as its last hidden states are read with the mask of the text."""
 
     def __init__(self, encoder: Any) -> None:
         super().__init__(encoder, list(encoder.layers), SELF_ATTENTION)
@@ -114,20 +114,20 @@ class LedEncoderPacks(FirstLayerPacks):
         self.handles.append(encoder.register_forward_pre_hook(self.before_pass, with_kwargs=True))
 
     def before_pass(self, encoder: Any, args: Arguments, kwargs: Keywords) -> None:
-        """Note whether states are recorded on the way: a forward pre-hook of the encoder."""
+        """Note whether the pass records states: a forward pre-hook of the encoder."""
         asked = {name: kwargs.get(f"output_{name}") for name in RECORDED}
         self.records = any(
-            getattr(encoder.config, f"output_{n}") if given is None else given for n, given in asked.items()
+            getattr(encoder.config, f"output_{n}") if value is None else value for n, value in asked.items()
         )
 
     def may_begin(self, facts: PassFacts, hidden: Tensor) -> bool:
-        """Tell whether this pass is packed; not where whole layers may be dropped, the last one among them."""
+        """Tell whether this pass is packed; not with layer dropout, which may drop the last layer."""
         encoder: Any = self.encoder
         drops = encoder.training and encoder.layerdrop > 0
         return not self.records and not drops and may_pack(encoder, facts, hidden)
 
     def masks(self, mask: Tensor, hidden: Tensor) -> tuple[Tensor, Tensor | None]:
-        """Return what is masked and what is global in (B, N) of below, above and equal to 0."""
+        """Return the masked and the global tokens of a (B, N) mask: below and above 0."""
         return mask < 0, mask > 0
 
 
@@ -136,7 +136,7 @@ class PackingLEDLayer(PackingLayer, LEDEncoderLayer):
 
 
 def attach_led(body: nn.Module, attentions: list[nn.Module]) -> None:
-    """Let attention modules and the encoder's layers be of our classes: the same objects, names and weights."""
+    """Give attention modules and the encoder's layers our classes: the same objects, names and weights."""
     make_one_row()
     global_tokens = GlobalTokens()
     for attention in attentions:
@@ -151,7 +151,7 @@ def attach_led(body: nn.Module, attentions: list[nn.Module]) -> None:
 
 
 def detach_led(body: nn.Module, attentions: list[nn.Module]) -> None:
-    """Let them be transformers' own again."""
+    """Undo :func:`attach_led`."""
     for attention in attentions:
         if isinstance(attention, LEDEncoderSelfAttention):
             del attention.global_tokens
@@ -178,7 +178,6 @@ LED = Backbone(
         BART_DECODER,
     ),
     heads=HEADS,
-    pooled_heads=(),
     projections=("query", "value", "query_global", "value_global", "q_proj", "v_proj"),
     dimensions=bart_dimensions,
     attach_attention=attach_led,

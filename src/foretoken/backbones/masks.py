@@ -1,4 +1,4 @@
-"""Masks and positions that allow for a prefix in front of the text.
+"""Masks and positions extended for a prefix before the text.
 
 Shapes: B batch, N text tokens, P prefix length.
 """
@@ -32,22 +32,22 @@ class PrefixMask:
 
     @property
     def length(self) -> int:
-        """P."""
+        """P, the length of the prefix."""
         return self.mask.shape[1]
 
-    def remember(self, given: Tensor | None, extend: Callable[[], Tensor | None]) -> Tensor | None:
-        """Return what ``extend`` makes of a mask; it is made once per pass for the layers that share the mask."""
-        known = self.memo.get(id(given))
-        if known is None or known[0] is not given:
-            known = self.memo[id(given)] = (given, extend())
+    def remember(self, mask: Tensor | None, extend: Callable[[], Tensor | None]) -> Tensor | None:
+        """Return the result of ``extend`` for a mask, computed once per pass for the layers that share the mask."""
+        known = self.memo.get(id(mask))
+        if known is None or known[0] is not mask:
+            known = self.memo[id(mask)] = (mask, extend())
         return known[1]
 
 
 def with_positions(kwargs: Keywords) -> Keywords:
-    """Count ``position_ids`` from the first token that is not padding on, where none are given.
+    """Count ``position_ids`` from the first token that is not padding, if none are given.
 
-    What a text's distance from its prefix is must not depend on the side of the padding. Distances within the text
-    stay as they are, also where tokens in its midst are masked.
+    A text's distance from its prefix must not depend on the side of the padding. Distances within the text stay the
+    same, also across masked tokens.
     """
     mask = kwargs.get("attention_mask")
     if kwargs.get("position_ids") is not None or not isinstance(mask, Tensor) or mask.dim() != 2:
@@ -62,16 +62,16 @@ def with_positions(kwargs: Keywords) -> Keywords:
 
 
 def prefix_without_positions(size: int, length: int, device: torch.device) -> dict[str, Tensor]:
-    """Return the positions and the mask of a (B, P) prefix that runs by itself: all at position 0, no window."""
+    """Return the positions and the mask of a (B, P) prefix that runs alone: all at position 0, no window."""
     seen = causal_mask(length, length, device)
     positions = torch.zeros(size, length, dtype=torch.long, device=device)
     return {"position_ids": positions, "attention_mask": seen[None, None]}
 
 
 def extend_mask(mask: Tensor, prefix_mask: Tensor, text_mask: Tensor | None = None) -> Tensor:
-    """Put the prefix's (B, P) mask in front of a (B, N) mask, or of a (B, 1, N, N) mask in both directions.
+    """Prepend the prefix's (B, P) mask to a (B, N) mask, or to a (B, 1, N, N) mask in both directions.
 
-    In four dimensions a virtual token sees what ``text_mask`` (B, N) shows, or without one what any text token sees.
+    In four dimensions a virtual token sees the tokens of ``text_mask`` (B, N), or else those that any text token sees.
 
     Raises:
         BackboneError: the mask has another number of dimensions.
@@ -93,14 +93,14 @@ def extend_mask(mask: Tensor, prefix_mask: Tensor, text_mask: Tensor | None = No
 
 
 def as_mask(visible: Tensor, dtype: torch.dtype) -> Tensor:
-    """Return a bool mask in the type of another: bool, or numbers to add to the scores."""
+    """Return a bool mask as bool, or in a type of numbers that are added to the scores."""
     if dtype == torch.bool:
         return visible
     return torch.zeros_like(visible, dtype=dtype).masked_fill(~visible, torch.finfo(dtype).min)
 
 
 def extend_text_mask(kwargs: Keywords, prefix_mask: Tensor) -> Keywords:
-    """Extend ``attention_mask``; without one, make one."""
+    """Extend ``attention_mask``, or create it if there is none."""
     mask = kwargs.get("attention_mask")
     if mask is None:
         tokens = kwargs["input_ids"] if kwargs.get("input_ids") is not None else kwargs["inputs_embeds"]
@@ -115,7 +115,7 @@ def extend_late_mask(mask: Tensor | None, prefix: PrefixMask, *, keys: int, dtyp
         mask: broadcastable to (B, 1, N, N), or None where everything is seen.
         prefix: the prefix in front of the text.
         keys: P + N.
-        dtype: the type of a mask that must be made because there was none.
+        dtype: the type of a mask that is created because there was none.
     """
 
     def extended() -> Tensor | None:

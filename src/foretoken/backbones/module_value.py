@@ -1,4 +1,4 @@
-"""Values kept on modules of transformers beside their parameters, and the types of what their hooks get."""
+"""Named values on modules of transformers beside their parameters, and the types of hooks' arguments."""
 
 from __future__ import annotations
 
@@ -7,22 +7,22 @@ from typing import Any, Generic, Protocol, TypeAlias, TypeVar
 from torch import nn
 
 T = TypeVar("T")
-Arguments: TypeAlias = tuple[Any, ...]  # positional arguments of a module's forward, as its hooks get them
+Arguments: TypeAlias = tuple[Any, ...]  # positional arguments of a module's forward method, as its hooks get them
 Keywords: TypeAlias = dict[str, Any]  # its keyword arguments
 
 
 class Removable(Protocol):
-    """A handle of something that was put on a module."""
+    """A handle of something that was added to a module."""
 
     def remove(self) -> None:
-        """Take it off."""
+        """Remove it."""
 
 
 class ModuleValue(Generic[T]):
-    """A named value on a module; it is copied and pickled with the module, and no part of its state dict.
+    """A named value on a module; it is copied and pickled with the module, and not part of its state dict.
 
-    It is read from the module's own ``__dict__``: peft's wrappers answer ``getattr`` for the modules inside them, and
-    for a missing name ``getattr`` searches parameters, buffers and submodules in every forward pass.
+    It is read from the module's own ``__dict__``: peft's wrappers forward ``getattr`` to the modules inside them, and
+    for a missing name ``getattr`` would search parameters, buffers and submodules in every forward pass.
 
     >>> note = ModuleValue[str]("note")
     >>> layer = nn.Linear(2, 2)

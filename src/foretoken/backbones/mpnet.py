@@ -1,7 +1,7 @@
 """MPNet: full attention with a bias of the tokens' distance, through an attention module of ours.
 
-The prefix enters right before the first layer, so that distances and masks are those of the text alone; the prefix has
-no position, and no bias.
+The prefix enters right before the first layer, so that distances and masks are those of only the text; the prefix has
+neither position nor bias.
 """
 
 from __future__ import annotations
@@ -64,19 +64,19 @@ class BiasedSelfAttention(MPNetSelfAttention):
         return (self.o(out), weights) if weights is not None else (self.o(out),)
 
     def call(self, query: Tensor, key: Tensor, value: Tensor, mask: Tensor | None) -> AttentionCall:
-        """Return what is computed of (B, H, N, K) each, with a mask to add to the scores."""
+        """Return the attention call of (B, H, N, K) each, with a mask that is added to the scores."""
         weighting = Weighting(dropout=self.dropout.p if self.training else 0.0)
         return AttentionCall(query, key, value, 1 / math.sqrt(self.attention_head_size), DenseMask(mask), weighting)
 
     def packed(self, hidden_states: Tensor, batch: PackedBatch, position_bias: Tensor | None) -> Tensor:
         """(1, S, D) and the bias of the padded texts (B, H, N, N) -> (1, S, D); attention runs with the padding."""
 
-        def call_of(part: PackedBatch, *projected: Tensor) -> AttentionCall:
+        def call_of(padded: PackedBatch, *projected: Tensor) -> AttentionCall:
             query, key, value = map(self.heads, projected)
-            mask = None if part.key_mask is None else as_mask(part.key_mask, query.dtype)
+            mask = None if padded.key_mask is None else as_mask(padded.key_mask, query.dtype)
             bias = position_bias
             if bias is not None:
-                bias = part.remembered(partial(cut, bias, part), "bias", bias)
+                bias = padded.remembered(partial(cut, bias, padded), "bias", bias)
             return self.call(query, key, value, added(mask, bias))
 
         projected = tuple(map_(hidden_states) for map_ in (self.q, self.k, self.v))
@@ -91,7 +91,7 @@ class BiasedSelfAttention(MPNetSelfAttention):
 def cut(bias: Tensor, batch: PackedBatch) -> Tensor:
     """Return the bias of shorter texts: all documents' (B, H, N, N) -> (1, H, P + n, P + n), zero for the prefix.
 
-    It depends on the distance of two tokens alone.
+    The bias depends only on the distance of two tokens.
     """
     front, length = batch.prefix_length, batch.length
     return F.pad(bias[:1, :, :length, :length], (front, 0, front, 0))
@@ -102,21 +102,21 @@ class PackingMPNetLayer(PackingLayer, MPNetLayer):
 
 
 def extend_bias(bias: Tensor | None, prefix: PrefixMask) -> Tensor | None:
-    """(B, H, N, N) -> (B, H, P + N, P + N), zero where the prefix is; once per pass, as the layers share it."""
+    """(B, H, N, N) -> (B, H, P + N, P + N), zero for the prefix; computed once per pass, as the layers share it."""
     if bias is None:
         return None
     return prefix.remember(bias, lambda: F.pad(bias, (prefix.length, 0, prefix.length, 0)))
 
 
 def added(mask: Tensor | None, bias: Tensor | None) -> Tensor | None:
-    """Return the sum of two masks to add to the scores, either of which may be missing."""
+    """Return the sum of two additive masks, either of which may be missing."""
     if mask is None or bias is None:
         return bias if mask is None else mask
     return mask + bias
 
 
 def attach_biased(body: nn.Module, attentions: list[nn.Module]) -> None:
-    """Let the attention modules be of our class: the same objects, names and weights, another forward."""
+    """Give the attention modules our class: the same objects, names and weights, another forward method."""
     for attention in attentions:
         attention.__class__ = BiasedSelfAttention
     encoder: Any = body.get_submodule("encoder")
@@ -125,7 +125,7 @@ def attach_biased(body: nn.Module, attentions: list[nn.Module]) -> None:
 
 
 def detach_biased(body: nn.Module, attentions: list[nn.Module]) -> None:
-    """Let them be transformers' own again."""
+    """Undo :func:`attach_biased`."""
     for attention in attentions:
         attention.__class__ = MPNetSelfAttention
     stop_layers_packing(body.get_submodule("encoder"), MPNetLayer)

@@ -1,7 +1,7 @@
-"""Encoders that run a batch of documents as one run of tokens: what their families share.
+"""Encoders that compute a batch of documents as one run of tokens: the shared code of their families.
 
-The encoder's own module packs what enters it and unpacks what leaves it; between the two, transformers' own layers see
-one long document (1, S, D), and every hook, LoRA and checkpoint in them works as before.
+The encoder packs its input and unpacks its output; in between, transformers' own layers see one long document
+(1, S, D), and every hook, LoRA and checkpoint in them works as before.
 
 Shapes: B batch, N text tokens, P prefix length, S tokens of all documents with their prefixes, D model width.
 """
@@ -47,13 +47,13 @@ IGNORED = -100  # the label that transformers' losses leave out
 
 @dataclass
 class HeadInputs:
-    """What the head of the model that runs now reads of its encoder.
+    """The states that the head of the running model reads of its encoder.
 
     Attributes:
-        first_token_only: each document's first token alone, of the last hidden states.
-        padding: the states of padding too, as the loss of this pass does.
-        last_layer_only: the last hidden states alone, by a mask of tokens.
-        packed: the batch of a pass that left padding out; the pass puts it here.
+        first_token_only: it reads only each document's first token, of the last hidden states.
+        padding: it, or the loss of this pass, reads the states of padding as well.
+        last_layer_only: it reads only the last hidden states, with a mask of tokens.
+        packed: the batch of the pass if it runs packed; set by the pass.
     """
 
     first_token_only: bool
@@ -62,12 +62,12 @@ class HeadInputs:
     packed: PackedBatch | None = None
 
 
-# on an encoder while a model runs; absent where the body itself was called
+# on an encoder while a model runs; absent where the body was called directly
 HEAD_INPUTS = ModuleValue[HeadInputs]("foretoken_head_inputs")
 
 
 class HeadInputHooks:
-    """Hooks of a model that note on its encoder what the head reads."""
+    """Hooks of a model that note on its encoder which states the head reads."""
 
     def __init__(self, model: nn.Module, body: nn.Module, encoder: nn.Module, *, first_token_only: bool) -> None:
         self.body = body
@@ -76,43 +76,43 @@ class HeadInputHooks:
         self.names = list(inspect.signature(type(model).forward).parameters)[1:]
 
     def before(self, model: nn.Module, args: Arguments, kwargs: Keywords) -> None:
-        """Note it: a forward pre-hook of the model."""
+        """Set the note: a forward pre-hook of the model."""
         config: Any = model.config
         recorded = any(kwargs.get(f"output_{name}", getattr(config, f"output_{name}", None)) for name in RECORDED)
-        given = dict(zip(self.names, args, strict=False)) | kwargs
-        # of finished masks there may be one for each kind of layer
-        has_full_mask = any(isinstance(x, dict) or (isinstance(x, Tensor) and x.dim() == 4) for x in given.values())
+        inputs = dict(zip(self.names, args, strict=False)) | kwargs
+        # a dictionary holds one finished mask for each kind of layer
+        has_full_mask = any(isinstance(x, dict) or (isinstance(x, Tensor) and x.dim() == 4) for x in inputs.values())
         last_layer_only = not (recorded or has_full_mask)
         pooling = POOLING.get(self.body)
         first = self.first_token_only and not recorded and (pooling is None or pooling.pool == "first")
-        padding = not is_traced() and loss_reads_padding(given)
+        padding = not is_traced() and loss_reads_padding(inputs)
         HEAD_INPUTS.set(self.encoder, HeadInputs(first, padding, last_layer_only))
 
     def after(self, model: nn.Module, args: Any, output: Any) -> Any:
-        """Remove the note: a forward hook that also runs after a failed pass. No answer begins or ends in padding."""
+        """Remove the note, and exclude padding from answers: a forward hook that also runs after a failed pass."""
         inputs = HEAD_INPUTS.pop(self.encoder)
         if inputs is None or inputs.packed is None or not type(model).__name__.endswith("ForQuestionAnswering"):
             return output
         return without_spans_in_padding(output, inputs.packed)
 
 
-def loss_reads_padding(given: Keywords) -> bool:
-    """Tell whether the loss that transformers computes of a model's inputs depends on the states of padding.
+def loss_reads_padding(inputs: Keywords) -> bool:
+    """Tell whether transformers' loss for a model's inputs depends on the states of padding.
 
-    That of question answering is a softmax over all positions. A label of a token counts unless it is -100.
+    In question answering it is a softmax over all positions. The label of a token counts unless it is -100.
     """
-    if given.get("start_positions") is not None and given.get("end_positions") is not None:
+    if inputs.get("start_positions") is not None and inputs.get("end_positions") is not None:
         return True
-    labels, mask = given.get("labels"), given.get("attention_mask")
+    labels, mask = inputs.get("labels"), inputs.get("attention_mask")
     if not (isinstance(labels, Tensor) and isinstance(mask, Tensor)) or labels.shape != mask.shape:
         return False
     return bool(((labels != IGNORED) & (mask == 0)).any())
 
 
 def without_spans_in_padding(output: Any, batch: PackedBatch) -> Any:
-    """Give padding scores to begin and to end an answer that are below all others; a sum of two is still finite.
+    """Set the start and end scores of padding below all others, such that the sum of two is still finite.
 
-    A packed pass has no states of padding: the head has made their scores (B, N) of zeros.
+    A packed pass has no states of padding: the head has computed their scores (B, N) from zeros.
     """
     if output is None or batch.is_whole:
         return output
@@ -130,9 +130,9 @@ def without_spans_in_padding(output: Any, batch: PackedBatch) -> Any:
 
 
 def note_head_inputs(model: nn.Module, body: nn.Module, backbone: Backbone) -> list[RemovableHandle]:
-    """Let the encoder know what the model's head reads of it, where the family packs; return the hooks' handles.
+    """Register hooks that note which states the model's head reads, if the family packs; return their handles.
 
-    A decoder reads its encoder by a mask: nothing has to be known of its head.
+    A decoder reads its encoder with a mask, so that encoder-decoders need no hooks.
     """
     stack, kind = backbone.stacks[0], type(model).__name__
     if not backbone.packs or len(backbone.stacks) > 1 or not has_submodule(stack.module(body), stack.end):
@@ -148,25 +148,25 @@ def note_head_inputs(model: nn.Module, body: nn.Module, backbone: Backbone) -> l
 
 
 def may_pack(encoder: nn.Module, facts: PassFacts, hidden: Tensor) -> bool:
-    """Tell whether a batch is packed; not where adapters are disabled: the frozen model's output is what it was."""
-    # the states of padding are not computed: a loss that reads them would get zeros
+    """Tell whether a batch is packed; not with disabled adapters, as the output is then exactly the frozen model's."""
+    # the states of padding are not computed: a loss that reads them would read zeros
     inputs = HEAD_INPUTS.get(encoder)
     reads_padding = inputs is not None and inputs.padding
     return packs(hidden.device) and not reads_padding and facts.may_pack and not facts.rests
 
 
 def while_packed(adapter: AttentionAdapter | None, batch: PackedBatch) -> AbstractContextManager[None]:
-    """Return a context in which the adapters know that the hidden states are packed."""
+    """Return a context that tells the adapters that the hidden states are packed."""
     return nullcontext() if adapter is None else adapter.packed(batch)
 
 
 def one_document(adapter: AttentionAdapter | None, number: int) -> AbstractContextManager[None]:
-    """Return a context in which one document of a packed batch is computed by itself."""
+    """Return a context for the computation of one document of a packed batch."""
     return nullcontext() if adapter is None else adapter.document(number)
 
 
 def with_own_prefix(batch: PackedBatch, attention: nn.Module) -> PackedBatch:
-    """Return the batch as an attention sees it: the prefix may enter before a later layer than the first."""
+    """Return the batch with the prefix that an attention sees, which may enter before a later layer than the first."""
     return batch.with_prefix(facts_of(attention).prefix_length)
 
 
@@ -178,17 +178,17 @@ def attended_in_parts(
     *,
     alike: bool = True,
 ) -> Tensor:
-    """Let documents of like length attend together, padded for the while, and hand on what is for after W_o.
+    """Compute attention padded, for documents of similar length together, and deliver the vector to add after W_o.
 
-    The work grows with the square of the longest of them. Where documents have prefixes or adapters of their own, the
-    batch stays one.
+    The cost grows with the square of the longest of them. Where documents have prefixes or adapters of their own, the
+    batch is not split.
 
     Args:
         attention: the attention module.
-        batch: where the documents are.
+        batch: the layout of the documents.
         projected: queries, keys and values (1, S, D).
         call_of: a batch and its queries, keys and values (B, P + N, D) -> the call of attention.
-        alike: False where the batch stays one in any case.
+        alike: split the batch into documents of similar length; False: never.
 
     Returns:
         (1, S, D).
@@ -197,38 +197,38 @@ def attended_in_parts(
     differ = facts.mixed_size is not None or facts.partial_prefix is not None
     parts = batches_alike(batch) if alike and not differ else Parts((batch,))
     outs, afters = [], []
-    for part, run in zip(parts.batches, zip(*map(parts.split, projected), strict=True), strict=True):
-        out, after = attended(adapter_of(attention), call_of(part, *map(part.unpack, run)))
-        outs.append(part.pack(out.transpose(1, 2).flatten(2)))
+    for padded, run in zip(parts.batches, zip(*map(parts.split, projected), strict=True), strict=True):
+        out, after = attended(adapter_of(attention), call_of(padded, *map(padded.unpack, run)))
+        outs.append(padded.pack(out.transpose(1, 2).flatten(2)))
         if after is not None:
-            afters.append(part.pack(after))
+            afters.append(padded.pack(after))
     if adapter is not None and facts.acts:
         adapter.deliver(parts.join(afters) if afters else None)
     return parts.join(outs)
 
 
 def unpack_first_tokens(first: Tensor, prefix_length: int) -> Tensor:
-    """(1, B, D) first tokens -> (B, P + 1, D), as if the texts were one token long; nobody reads the prefix."""
+    """(1, B, D) first tokens -> (B, P + 1, D), as if the texts had one token; the prefix is zero, as it is not read."""
     return F.pad(first.transpose(0, 1), (0, 0, prefix_length, 0))
 
 
 def is_watched(layer: Any) -> bool:
-    """Tell whether hooks of the user's would see, or miss, that only a few of a layer's states are computed."""
+    """Tell whether hooks of the user's would get only a few of a layer's states."""
     attention = layer.attention
     return bool(layer._forward_hooks or attention._forward_hooks or attention._forward_pre_hooks)
 
 
 def note_packed(encoder: nn.Module, batch: PackedBatch | None) -> None:
-    """Let the head know that the pass under way leaves padding out, or that it does not."""
+    """Note for the head that the current pass is packed as this batch, or not packed."""
     if (inputs := HEAD_INPUTS.get(encoder)) is not None:
         inputs.packed = batch
 
 
 class PackedPass:
-    """A pass that runs packed: its batch, what the adapters know of it, and the hooks that begin and end it.
+    """A packed pass: its batch, the adapters' context, and the hooks that begin and end it.
 
     Args:
-        encoder: the module that knows what the head reads.
+        encoder: the module with the note of :class:`HeadInputs`.
     """
 
     def __init__(self, encoder: nn.Module) -> None:
@@ -238,7 +238,7 @@ class PackedPass:
         self.handles: list[RemovableHandle] = []
 
     def begin(self, adapter: AttentionAdapter | None, masked: Tensor, is_global: Tensor | None = None) -> PackedBatch:
-        """Return the batch of (B, N) bool padding and global tokens, and let the adapters and the head know."""
+        """Return the batch for (B, N) bool masks of padding and global tokens, and note it for adapters and head."""
         facts = NO_ADAPTER if adapter is None else adapter.facts
         batch = self.batch = packed_batch_of(
             masked,
@@ -252,7 +252,7 @@ class PackedPass:
         return batch
 
     def end(self) -> None:
-        """Let the hidden states be padded again."""
+        """End the packed pass."""
         self.batch = None
         if self.context is not None:
             context, self.context = self.context, None
@@ -265,10 +265,10 @@ class PackedPass:
 
 
 class FirstLayerPacks(PackedPass):
-    """Packs a batch where an encoder runs its layers itself: before the first layer is called, until the last has run.
+    """Packs a batch before the first layer of an encoder, and unpacks it after the last one.
 
     Args:
-        encoder: the module that runs the layers, and knows what the head reads.
+        encoder: the module that runs the layers, with the note of :class:`HeadInputs`.
         layers: its layers.
         attention: path of the attention in a layer.
     """
@@ -283,7 +283,7 @@ class FirstLayerPacks(PackedPass):
     def entering(
         self, layer: nn.Module, hidden: Tensor, mask: Tensor | PackedBatch | None
     ) -> tuple[Tensor, Tensor | PackedBatch | None]:
-        """Return what a layer is called with: the states packed by the first one, and the batch in the mask's place."""
+        """Return a layer's hidden states, which the first layer packs, and its mask, or the packed batch instead."""
         attention = self.layers[0].get_submodule(self.path)
         if layer is self.layers[0] and isinstance(mask, Tensor) and self.may_begin(facts_of(attention), hidden):
             hidden = self.begin(ADAPTER.get(attention), *self.masks(mask, hidden)).pack_text(hidden)
@@ -294,43 +294,39 @@ class FirstLayerPacks(PackedPass):
         inputs = HEAD_INPUTS.get(self.encoder)
         return inputs is not None and inputs.last_layer_only and may_pack(self.encoder, facts, hidden)
 
-    def mask_in(self, given: Tensor | PackedBatch | None, kwargs: Keywords) -> Tensor | PackedBatch | None:
-        """Return the mask that a layer is called with; it may be among the layer's other arguments."""
-        return given
+    def mask_in(self, mask: Tensor | PackedBatch | None, kwargs: Keywords) -> Tensor | PackedBatch | None:
+        """Return a layer's mask, which may be among its other arguments."""
+        return mask
 
     def masks(self, mask: Tensor, hidden: Tensor) -> tuple[Tensor, Tensor | None]:
-        """Return which tokens (B, N) a layer's mask leaves out, and which are global; None for none."""
+        """Return the (B, N) masks of padding and of global tokens, None if there are none, from a layer's mask."""
         return masked_texts(mask, hidden), None
 
     def batch_at(self, layer: nn.Module) -> PackedBatch:
-        """Return the batch as a layer's attention sees it."""
+        """Return the batch with the prefix that a layer's attention sees."""
         assert self.batch is not None
         return with_own_prefix(self.batch, layer.get_submodule(self.path))
 
-    def leaving(self, hidden: Tensor) -> Tensor:
-        """Unpack the hidden states that leave the last layer."""
-        batch = self.batch_at(self.layers[-1])
-        self.end()
-        return batch.unpack(hidden)
-
     def left(self, layer: nn.Module, output: Any) -> Any:
-        """Return what a layer returns, hidden states or a tuple of them and more: the last one unpacks them."""
+        """Return a layer's output, hidden states or a tuple that begins with them, unpacked after the last layer."""
         if self.batch is None or layer is not self.layers[-1]:
             return output
-        return (self.leaving(output[0]), *output[1:]) if isinstance(output, tuple) else self.leaving(output)
+        batch = self.batch_at(layer)
+        self.end()
+        return (batch.unpack(output[0]), *output[1:]) if isinstance(output, tuple) else batch.unpack(output)
 
     def after_pass(self, module: nn.Module, args: Any, output: Any) -> None:
-        """Forget the batch of a pass that failed: a forward hook of the encoder, called in any case."""
+        """End a pass that failed: a forward hook of the encoder that always runs."""
         self.end()
 
 
 class RotaryPacks(FirstLayerPacks):
-    """The same where positions are rotations that the encoder hands its layers."""
+    """:class:`FirstLayerPacks` for rotary positions that the encoder passes to its layers."""
 
     def __init__(self, encoder: nn.Module, layers: list[nn.Module], attention: str) -> None:
         super().__init__(encoder, layers, attention)
         self.handles += [
-            # after the tuner's hook, which notes how queries are rotated
+            # after the tuner's hook, which notes the rotation of the queries
             layer.get_submodule(attention).register_forward_pre_hook(pack_rotations, with_kwargs=True)
             for layer in layers
         ]
@@ -340,12 +336,12 @@ PACKS = ModuleValue[FirstLayerPacks]("foretoken_packing")  # on an encoder and o
 
 
 class PackingLayer(nn.Module):
-    """A layer that asks what it is called with, before gradient checkpointing notes it and before the prefix enters."""
+    """A layer that gets its arguments from hooks, before gradient checkpointing records them and the prefix enters."""
 
     def __call__(self, hidden_states: Tensor, attention_mask: Any = None, *args: Any, **kwargs: Any) -> Any:
         """(B, N, D) or (1, S, D) -> the same; packed between the first layer and the last."""
-        # in `__call__`, outside of all hooks: the tuner's put the prefix into what is packed already, and a
-        # checkpointed layer is recomputed from packed states
+        # in `__call__`, before all hooks: the tuner's hooks add the prefix to packed states, and a checkpointed layer
+        # is recomputed from packed states
         hooks = PACKS.get(self)
         assert hooks is not None
         hidden_states, mask = hooks.entering(self, hidden_states, hooks.mask_in(attention_mask, kwargs))
@@ -354,7 +350,7 @@ class PackingLayer(nn.Module):
 
 
 def let_layers_pack(hooks: FirstLayerPacks, kind: type[nn.Module]) -> None:
-    """Let an encoder's layers be of a class that asks the hooks: the same objects, names and weights."""
+    """Give an encoder's layers a packing class: the same objects, names and weights."""
     for module in (hooks.encoder, *hooks.layers):
         PACKS.set(module, hooks)
     for layer in hooks.layers:
@@ -362,7 +358,7 @@ def let_layers_pack(hooks: FirstLayerPacks, kind: type[nn.Module]) -> None:
 
 
 def stop_layers_packing(encoder: nn.Module, kind: type[nn.Module]) -> None:
-    """Take the hooks off, and let the layers be of transformers' own class again."""
+    """Remove the hooks, and restore the layers' own class."""
     hooks = PACKS.pop(encoder)
     if hooks is None:
         return
@@ -373,7 +369,7 @@ def stop_layers_packing(encoder: nn.Module, kind: type[nn.Module]) -> None:
 
 
 def pack_rotations(attention: nn.Module, args: Arguments, kwargs: Keywords) -> Any:
-    """Give the tokens of a run their own rotations, (1 or B, P + N, K) -> (1, S, K), once for layers given the same."""
+    """Pack the rotations, (1 or B, P + N, K) -> (1, S, K), once for the layers that share them."""
     batch = kwargs.get("attention_mask")
     if not isinstance(batch, PackedBatch) or kwargs.get("position_embeddings") is None:
         return None
@@ -387,7 +383,7 @@ def pack_rotations(attention: nn.Module, args: Arguments, kwargs: Keywords) -> A
 
 
 def masked_texts(mask: Tensor, hidden: Tensor) -> Tensor:
-    """Return the (B, N) bool mask of padding, from a layer's (B, 1, 1 or N, N) mask: every real token sees itself."""
+    """Return the (B, N) bool mask of padding from a layer's (B, 1, 1 or N, N) mask: real tokens see themselves."""
     seen = seen_by(mask)[:, 0]
-    own = seen[:, 0] if seen.shape[1] == 1 else seen.diagonal(dim1=1, dim2=2)
-    return ~own.expand(hidden.shape[0], -1)
+    sees_itself = seen[:, 0] if seen.shape[1] == 1 else seen.diagonal(dim1=1, dim2=2)
+    return ~sees_itself.expand(hidden.shape[0], -1)

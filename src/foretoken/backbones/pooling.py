@@ -1,13 +1,13 @@
-"""One state of each document, pooled from those of its tokens, where the head of an encoder reads nothing else.
+"""Pooled states: one state of each document, pooled over its tokens, as the only input of an encoder's head.
 
-In every family the head of sequence classification reads the first position of the body's hidden states, or what the
-body's pooler makes of it. So the body yields one position here, and mask and prefix, which heads are not given, are at
-hand where it is made. The body alone, when somebody else calls it, yields all positions as ever.
+In every family the head of sequence classification reads the first position of the body's hidden states, or the
+pooler's output for it. So the body returns one position here, the pooled state; mask and prefix, which heads do not
+get, are known in the body. When the body is called directly, it returns all positions as usual.
 
-A document may be read in several rows, its chunks. A pool is a summary (K,) of each row, from which that of the whole
-document follows: however long it is, no more than the summaries has to be kept.
+A document may be read in several rows, its chunks. The pool keeps a summary (K,) of each row, from which the features
+of the whole document follow: however long a document is, only the summaries are kept.
 
-Shapes: B documents, S rows, N text tokens, P prefix length, D model width, K numbers of a summary, F of a document.
+Shapes: B documents, S rows, N text tokens, P prefix length, D model width, K numbers of a summary, F features.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ ATTENTION = "attention_pool"  # the body's module that scores tokens, (B, N, D) 
 def first(states: Tensor, mask: Tensor) -> Tensor:
     """Return each document's first token that is no padding: (B, N, D), (B, N) bool -> (B, D)."""
     chosen = torch.arange(mask.shape[1], device=mask.device) == mask.int().argmax(dim=1, keepdim=True)
-    return states.masked_fill(~chosen[..., None], 0).sum(dim=1)  # of indices PyTorch exports no graph of every size
+    return states.masked_fill(~chosen[..., None], 0).sum(dim=1)  # indexing cannot be exported for every length
 
 
 def mean(states: Tensor, mask: Tensor) -> Tensor:
@@ -51,7 +51,7 @@ def token_weights(scores: Tensor, mask: Tensor) -> Tensor:
 
 
 def attended(states: Tensor, mask: Tensor, scores: Tensor) -> Tensor:
-    """Return the tokens' mean by the softmax of their (B, N, 1) scores: (B, N, D), (B, N) bool -> (B, D)."""
+    """Return the tokens' mean weighted by the softmax of their (B, N, 1) scores: (B, N, D), (B, N) bool -> (B, D)."""
     weights = token_weights(scores, mask)
     return (weights.to(states.dtype) * states.masked_fill(~mask[..., None], 0)).sum(dim=1)
 
@@ -63,7 +63,7 @@ POOLS = (*OF_TOKENS, MOMENTS, UNIT_MOMENTS, "attention", "prefix")
 
 
 def features(pool: str, width: int) -> int:
-    """Return F: how many numbers of a document the head reads, given D."""
+    """Return F, the number of features that the head reads, given D."""
     return 3 * width if pool in (MOMENTS, UNIT_MOMENTS) else width
 
 
@@ -77,7 +77,7 @@ def summaries(pool: str, states: Tensor, mask: Tensor, scores: Tensor | None = N
 
     ``mean``, ``mean-max-std`` and ``unit-mean-max-std`` end with the number of tokens, ``attention`` with the logarithm
     of the sum of the exponentials of the (S, N, 1) scores. The moments are mean, maximum and mean of the squares. They
-    are of 32 bits at least: bfloat16 counts no further than 256, and has no digits left for a difference of squares.
+    have at least 32 bits: bfloat16 is too imprecise for counts above 256 and for differences of squares.
     """
     states = states.to(torch.promote_types(states.dtype, torch.float32))
     if pool == "attention":
@@ -93,7 +93,7 @@ def summaries(pool: str, states: Tensor, mask: Tensor, scores: Tensor | None = N
 
 
 def of_documents(pool: str, rows: Tensor, owner: Tensor | None = None) -> Tensor:
-    """Return what the head reads of each document, given the summaries of its rows: (S, K), owner (S,) -> (B, F).
+    """Return the features of each document, given the summaries of its rows: (S, K), owner (S,) -> (B, F).
 
     ``owner`` numbers the documents from 0, in order; None: each has one row. The standard deviation is that of the
     tokens, ``sqrt(mean(h^2) - mean(h)^2)``. ``unit-mean-max-std`` divides each of the three by its length.
@@ -107,10 +107,10 @@ def of_documents(pool: str, rows: Tensor, owner: Tensor | None = None) -> Tensor
     if pool not in (MOMENTS, UNIT_MOMENTS):
         return rows if pool in ("first", "max") else rows[:, :-1]
     average, most, squares = rows[:, :-1].chunk(3, dim=-1)
-    # the root has no gradient at 0, where a document has one token, or a dimension is constant
+    # the square root has no gradient at 0, which occurs for one token or a constant dimension
     parts = [average, most, (squares - average.square()).clamp(min=_SMALLEST).sqrt()]
     return torch.cat(
-        [nn.functional.normalize(part, dim=-1) if pool == UNIT_MOMENTS else part for part in parts], dim=-1
+        [nn.functional.normalize(moment, dim=-1) if pool == UNIT_MOMENTS else moment for moment in parts], dim=-1
     )
 
 
@@ -141,14 +141,14 @@ def reduced(rows: Tensor, owner: Tensor, how: str) -> Tensor:
 
 
 class Pooling:
-    """The hooks of one model by which its body yields one pooled state of each document.
+    """The hooks of one model with which its body returns one pooled state of each document.
 
     Attributes:
         pool: one of :data:`POOLS`.
-        is_running: the model runs, and not the body alone.
+        is_running: the model runs, and not only the body.
         mask: (B, N) of the pass as the user gave it; None where all tokens are real.
-        prefix: (B, D) last hidden states of the prefix's first row; None where some document has none.
-        owner: (S,) the documents that the rows of the pass belong to; None: each row is one.
+        prefix: (B, D) last hidden states of the prefix's first vector; None where a document has none.
+        owner: (S,) the documents that the rows of the pass belong to; None: each row is a document.
         summary: (S, K) of the last pass, where they are :attr:`kept`.
     """
 
@@ -168,20 +168,20 @@ class Pooling:
         POOLING.set(body, self)
 
     def before_model(self, model: nn.Module, args: Arguments) -> None:
-        """Begin."""
+        """Begin a pass of the model."""
         self.is_running, self.mask, self.prefix = True, None, None
 
     def after_model(self, model: nn.Module, args: Any, output: Any) -> None:
-        """End, also after a failed pass."""
+        """End the pass, also if it failed."""
         self.is_running, self.mask, self.prefix = False, None, None
 
     def before_body(self, body: nn.Module, args: Arguments, kwargs: Keywords) -> None:
-        """Note the mask, before a prefix makes it longer."""
+        """Note the mask, before it is extended for a prefix."""
         if self.is_running:
             self.mask = {**dict(zip(self.argument_names, args, strict=False)), **kwargs}.get("attention_mask")
 
     def after_body(self, body: nn.Module, args: Arguments, output: Any) -> Any:
-        """Put the (B, 1, D) pooled states in the place of the (B, N, D) hidden states, and (B, D) in the pooler's."""
+        """Replace the (B, N, D) hidden states by the (B, 1, D) pooled states, and the pooler's output by (B, D)."""
         if not self.is_running:
             return output
         if isinstance(output, tuple):
@@ -194,12 +194,12 @@ class Pooling:
 
     @property
     def reads_prefix(self) -> bool:
-        """Whether the head of the model that runs now reads the prefix."""
+        """Whether the head of the running model reads the prefix."""
         return self.is_running and self.pool == "prefix"
 
     def note_prefix(self, states: Tensor, mask: Tensor) -> None:
-        """Note the prefix in (B, P + N, D) last hidden states, if the (B, P) mask says that every document has one."""
-        # a graph is of one adapter, and knows no values
+        """Note the prefix in (B, P + N, D) last hidden states, if by the (B, P) mask every document has one."""
+        # an exported graph has one adapter, and cannot depend on values
         self.prefix = states[:, 0] if is_exported() or bool(mask[:, 0].all()) else None
 
     def pooled(self, body: nn.Module, states: Tensor) -> Tensor:
@@ -218,8 +218,8 @@ class Pooling:
         if self.pool == "prefix":
             if self.prefix is None:
                 raise AdapterError(
-                    "the head reads the prefix (pool 'prefix'), and in this pass a document has none in front of its "
-                    "text; activate an adapter that puts one there"
+                    "the head reads the prefix (pool 'prefix'), and in this pass a document has none before its text; "
+                    "activate an adapter with such a prefix"
                 )
             return torch.cat([self.prefix, torch.ones_like(self.prefix[:, :1])], dim=-1)
         scores = body.get_submodule(ATTENTION)(states) if self.pool == "attention" else None
@@ -227,7 +227,7 @@ class Pooling:
 
     @contextmanager
     def reading(self, owner: Tensor | None, *, kept: bool = False) -> Iterator[None]:
-        """Take the rows of all passes in the block for parts of documents, or keep their summaries."""
+        """Treat the rows of all passes in the block as parts of documents, or keep their summaries."""
         self.owner, self.kept = owner, kept
         try:
             yield

@@ -1,9 +1,9 @@
 """Encoders with rotary positions: ModernBERT (global and local layers), EuroBERT, NomicBERT, Jina embeddings v3.
 
-The prefix enters right before the first layer: windows and positions are those of the text alone. Their bodies run the
-layers themselves. The first layer, of our class as all are, packs what it is called with, outside of gradient
-checkpointing and before the prefix enters; the last one unpacks what it returns. Linear maps and norms run without
-padding, attention with it, as in BERT.
+The prefix enters right before the first layer: windows and positions are those of only the text. The bodies run their
+layers themselves. The layers are of our classes: the first one packs its input, outside of gradient checkpointing and
+before the prefix enters, and the last one unpacks its output. Linear maps and norms run without padding, attention with
+padding, as in BERT.
 
 Shapes: B batch, N text tokens, P prefix length, K head width.
 """
@@ -34,7 +34,7 @@ from foretoken.backbones.packing import PACKS, PackingLayer, RotaryPacks, let_la
 
 
 def extend_rotary(kwargs: Keywords, prefix_mask: Tensor) -> Keywords:
-    """Put the prefix at position 0, which is no rotation: sine 0 before the (1 or B, N, K) of the text.
+    """Prepend the rotation of the prefix, at position 0 with sine 0, to the (1 or B, N, K) of the text.
 
     The largest cosine is that of position 0: 1, or the factor of rotary positions that also scale (YaRN).
     """
@@ -70,7 +70,7 @@ OURS: dict[type[nn.Module], type[nn.Module]] = {
 
 
 def attach_rotary(body: nn.Module, attentions: list[nn.Module], attention: str) -> None:
-    """Let attention, at this path in a layer, ask its adapter, and the body pack its batches."""
+    """Let attention, at this path in a layer, ask its adapter, and the layers pack their batches."""
     attach_interface(body, attentions)
     if PACKS.get(body) is None:
         layers: Any = body.get_submodule("layers")
@@ -78,7 +78,7 @@ def attach_rotary(body: nn.Module, attentions: list[nn.Module], attention: str) 
 
 
 def detach_rotary(body: nn.Module, attentions: list[nn.Module]) -> None:
-    """Let them be transformers' own again."""
+    """Undo :func:`attach_rotary`."""
     detach_interface(body, attentions)
     if (hooks := PACKS.get(body)) is not None:
         theirs = {ours: theirs for theirs, ours in OURS.items()}
@@ -103,7 +103,6 @@ MODERNBERT = Backbone(
         ),
     ),
     heads=("head", "classifier"),
-    pooled_heads=(),
     pretrained_heads=("ForMaskedLM",),
     projections=("Wqkv",),
     dimensions=interface_dimensions,

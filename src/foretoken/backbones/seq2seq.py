@@ -1,7 +1,7 @@
 """Encoder-decoders: T5 (v1.1 and Flan as well) and BART.
 
-The prefix of the encoder is removed at its end, so that encoder outputs hold the text alone, whoever asks for them; the
-decoder has a prefix of its own.
+The prefix of the encoder is removed at its end, so that the encoder's output contains only the text for every caller;
+the decoder has a prefix of its own.
 
 Shapes: B batch, N queries, M keys, P prefix length, H heads, K head width, D model width.
 """
@@ -30,7 +30,7 @@ from foretoken.backbones.masks import PrefixMask, extend_late_mask, extend_mask
 from foretoken.errors import BackboneError
 
 HEADS = ("classification_head", "classifier", "qa_outputs")
-# before T5 went through transformers' AttentionInterface, the bias that its layers share had the mask in it
+# before T5 used transformers' AttentionInterface, the bias that its layers share included the mask
 MASK_IN_BIAS = not hasattr(modeling_t5, "eager_attention_forward")
 
 
@@ -38,13 +38,13 @@ def keys_and_values(
     project: Callable[[Tensor], tuple[Tensor, Tensor]],
     states: Tensor,
     cache: Cache | None,
-    layer: Any,  # the number that the attention knows itself by; its type differs from family to family
+    layer: Any,  # the attention's own layer number; its type differs from family to family
     *,
     is_cross: bool,
 ) -> tuple[Tensor, Tensor]:
-    """Return one attention's keys and values (B, H, M, K) of (B, N, D) states, through the cache if there is one.
+    """Return one attention's keys and values (B, H, M, K) for (B, N, D) states, with those of the cache, if any.
 
-    The keys of the encoder's states are projected once, when the cache does not hold them yet.
+    The keys of the encoder's states are projected once, if the cache does not hold them yet.
     """
     if cache is None:
         return project(states)
@@ -61,13 +61,13 @@ def keys_and_values(
 
 
 def seen_tokens(cache: Cache | None, layer: Any) -> int | Tensor:
-    """Return how many of the decoder's tokens a cache holds before it takes new ones."""
+    """Return the number of the decoder's tokens in a cache before new ones are added."""
     seen = 0 if cache is None else cache.get_seq_length(layer)
-    return seen.clone() if isinstance(seen, Tensor) else seen  # a static cache counts on in the same tensor
+    return seen.clone() if isinstance(seen, Tensor) else seen  # a static cache changes the tensor in place
 
 
 class AdaptedT5Attention(T5Attention):
-    """T5's attention, with the adapter's part; transformers' own forward where there is none.
+    """T5's attention, with the adapter's part; without an adapter transformers' own forward method.
 
     The first layer's position bias serves all layers of its stack. A prefix has no position: the bias
     between it and anything is 0, and that within the text is the text's own.
@@ -82,7 +82,7 @@ class AdaptedT5Attention(T5Attention):
         past_key_values: Cache | None = None,
         **kwargs: Any,
     ) -> Any:
-        """(B, N, D) -> (B, N, D), the bias that the stack's layers share, and the weights where they are asked for."""
+        """(B, N, D) -> (B, N, D), the bias that the stack's layers share, and the weights if asked for."""
         adapter = adapter_of(self)
         if adapter is None:
             kwargs |= {"key_value_states": key_value_states, "past_key_values": past_key_values}
@@ -116,7 +116,7 @@ class AdaptedT5Attention(T5Attention):
         return split_heads(x, self.n_heads)
 
     def bias(self, query: Tensor, key: Tensor, *, prefix_length: int, seen: int | Tensor) -> Tensor:
-        """Return the (1, H, N, M) position bias; N and M begin with the prefix, ``seen`` tokens of text are cached."""
+        """Return the (1, H, N, M) position bias; N and M include the prefix, ``seen`` tokens of text are cached."""
         queries, keys = query.shape[2], key.shape[2]
         if not self.has_relative_attention_bias:
             return query.new_zeros(1, self.n_heads, queries, keys)
@@ -125,7 +125,7 @@ class AdaptedT5Attention(T5Attention):
         return nn.functional.pad(text, (prefix_length, 0, prefix_length, 0))
 
     def with_front(self, facts: PassFacts, bias: Tensor) -> Tensor:
-        """Return the bias (B or 1, H, N, N) with zeros for the prefix in front, or its mask where it holds masks."""
+        """Return the bias (B or 1, H, N, N) with zeros for the prefix, or with its mask if the bias includes masks."""
         prefix, front = facts.prefix_mask, facts.prefix_length
         if MASK_IN_BIAS and prefix is not None:
             text = (
@@ -137,7 +137,7 @@ class AdaptedT5Attention(T5Attention):
         return nn.functional.pad(bias, (front, 0, front, 0))
 
     def with_mask(self, prefix: PrefixMask | None, mask: Tensor | None, bias: Tensor) -> Tensor:
-        """Return what is added to the scores: the bias (1, H, N, M), and the mask, extended for a prefix."""
+        """Return the sum of the bias (1, H, N, M) and the mask extended for a prefix, which is added to the scores."""
         queries, keys = bias.shape[-2:]
         if prefix is not None:
             mask = extend_late_mask(mask, prefix, keys=keys, dtype=torch.bool)
@@ -148,27 +148,27 @@ class AdaptedT5Attention(T5Attention):
 
 
 def attach_t5(body: nn.Module, attentions: list[nn.Module]) -> None:
-    """Let the attention modules be of our class: the same objects, names and weights, another forward."""
+    """Give the attention modules our class: the same objects, names and weights, another forward method."""
     for attention in attentions:
         attention.__class__ = AdaptedT5Attention
 
 
 def detach_t5(body: nn.Module, attentions: list[nn.Module]) -> None:
-    """Let them be transformers' own again."""
+    """Undo :func:`attach_t5`."""
     for attention in attentions:
         attention.__class__ = T5Attention
 
 
 def bart_dimensions(config: PreTrainedConfig) -> Mapping[str, int]:
-    """Read the config of BART or LED.
+    """Return the dimensions of a config of BART or LED.
 
     Raises:
-        BackboneError: the model drops whole layers in training, and with them the prefix or its way through.
+        BackboneError: the model drops whole layers in training, and with them parts of the adapter.
     """
     for name in ("encoder_layerdrop", "decoder_layerdrop"):
         if (drop := getattr(config, name)) > 0:
             raise BackboneError(
-                f"{name} is {drop}: a layer that is dropped in training loses its part of the adapter; "
+                f"{name} is {drop}: a layer that is dropped in training drops its part of the adapter; "
                 f"load the model with {name}=0.0"
             )
     return interface_dimensions(config)
@@ -199,7 +199,6 @@ T5 = Backbone(
         ),
     ),
     heads=HEADS,
-    pooled_heads=(),
     projections=("q", "v"),
     dimensions=interface_dimensions,  # T5Config answers to the usual names through its attribute map
     attach_attention=attach_t5,
@@ -228,7 +227,6 @@ BART = Backbone(
         BART_DECODER,
     ),
     heads=HEADS,
-    pooled_heads=(),
     projections=("q_proj", "v_proj"),
     dimensions=bart_dimensions,
     attach_attention=attach_interface,

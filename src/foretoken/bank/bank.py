@@ -45,7 +45,7 @@ from foretoken.tuner.model_hooks import find_model_hooks
 
 @dataclass(frozen=True)
 class Entry:
-    """Where an adapter is in the bank."""
+    """One adapter of the bank: its form and row, and its head."""
 
     place: Place
     head: HeadForm | None
@@ -55,7 +55,7 @@ class Entry:
 
 @dataclass(frozen=True)
 class BankOutput:
-    """What a batch comes to.
+    """The output of a batch.
 
     Attributes:
         logits: of each document: (C,), or (N, C) of its tokens without padding; N, C and the kind of head may differ.
@@ -65,16 +65,16 @@ class BankOutput:
 
 
 class AdapterBank:
-    """Many adapters of any methods and heads on one frozen model, each document of a batch with its own.
+    """Many adapters of any methods and heads on one frozen model; each document of a batch has its own adapter.
 
-    Adapters of one form (the same method and options, the same shapes) are rows of one tensor: a batch costs what its
-    forms cost, not its adapters. Prefixes of different lengths are different forms, and share a batch as well.
+    Adapters of one form (the same method, options and shapes) are rows of one tensor: the cost of a batch depends on
+    the number of forms, not of adapters. Prefixes of different lengths are different forms; they can share a batch.
 
     Args:
-        model: of transformers: an encoder, with or without a head, or a decoder. It is frozen, and what acts in it
-            acts in calls of the bank alone.
-        dtype: in which parameters are kept; default: the model's. In half of it they take half of the memory.
-        compute_dtype: in which adapters and heads of their own compute; default: the model's.
+        model: a model of transformers: an encoder, with or without a head, or a decoder. It is frozen; adapters act in
+            it only in calls of the bank.
+        dtype: the type in which parameters are kept; default: the model's. A 16-bit type takes half of the memory.
+        compute_dtype: the type in which adapters and their own heads compute; default: the model's.
 
     Raises:
         AdapterError: the model has adapters already.
@@ -115,7 +115,7 @@ class AdapterBank:
 
     @property
     def packs(self) -> bool:
-        """Whether the model computes the texts of a batch without their padding."""
+        """Whether the model computes a batch without its padding."""
         return self.frozen.packs
 
     def __contains__(self, name: object) -> bool:
@@ -125,10 +125,10 @@ class AdapterBank:
         return len(self.entries)
 
     def info(self, name: str) -> AdapterInfo:
-        """Return what is known of an adapter.
+        """Return the facts about an adapter.
 
         Raises:
-            AdapterError: there is none of this name.
+            AdapterError: there is no adapter of this name.
         """
         check_names([name], self.entries)
         return self.entries[name].info
@@ -142,58 +142,60 @@ class AdapterBank:
         labels: Sequence[str] | None = None,
         without_words: bool = False,
     ) -> None:
-        """Add an adapter; a batch that is being computed is not disturbed.
+        """Add an adapter; batches that run at the same time are not affected.
 
         Args:
-            name: what calls will name it by.
-            adapter: the folder that ``save_pretrained`` wrote, or what :meth:`read` returned, or a config.
+            name: the adapter's name in calls of the bank.
+            adapter: the folder that ``save_pretrained`` wrote, or the result of :meth:`read`, or a config.
             state: with a config, the tensors that ``peft.get_peft_model_state_dict`` returns.
-            labels: what its outputs are called; default: what the card beside it says.
-            without_words: take also one that was trained with ``words: true``. Its logits are then the model's alone:
-                a bank is given tokens, and what TF-IDF adds is of the text.
+            labels: the names of its outputs; default: those in the card beside it.
+            without_words: also take an adapter that was trained with ``words: true``, without the logits of TF-IDF,
+                which depend on the text, as a bank gets only tokens.
 
         Raises:
             AdapterError: the name is taken, or the adapter is damaged, or of a kind that a bank does not take.
-            BackboneError: it was made for another backbone.
+            BackboneError: the adapter was made for another backbone.
         """
         check_adapter_name(name)
         if name in self.entries or name == BASE:
             raise AdapterError(f"the bank has an adapter called {name!r} already; remove() it first")
-        own = None if labels is None else tuple(labels)
+        label_names = None if labels is None else tuple(labels)
         if isinstance(adapter, SavedAdapter):
             saved = adapter
         elif isinstance(adapter, PeftConfig):
-            saved = given_adapter(adapter, state or {}, self.heads.prefix, own)
+            saved = given_adapter(adapter, state or {}, self.heads.prefix, label_names)
         else:
             saved = read_adapter(adapter, self.heads.prefix)
         if saved.has_words and not without_words:
             raise AdapterError(
-                f"{name!r} was trained with words beside it, and a bank is given tokens and cannot add what they say; "
-                "`foretoken serve` does, or add(..., without_words=True) takes the logits of the model alone"
+                f"{name!r} was trained with TF-IDF of words beside it, which a bank cannot add, as it gets only "
+                "tokens; `foretoken serve` does, or add(..., without_words=True) takes only the logits of the model"
             )
         with self.lock, torch.inference_mode(False):
-            self.entries[name] = self.make_entry(saved, own or saved.labels)
+            self.entries[name] = self.make_entry(saved, label_names or saved.labels)
 
     def read(self, folder: PathLike) -> SavedAdapter:
-        """Look at an adapter's files for :meth:`add`, which then finds them in memory; batches go on meanwhile.
+        """Read an adapter's files ahead of :meth:`add`, while batches run.
 
         Raises:
-            AdapterError: there is none, or it is damaged, or of a kind that is seen to be none for a bank.
+            AdapterError: there is no adapter, or it is damaged, or of a kind that a bank does not take.
         """
         saved = read_adapter(folder, self.heads.prefix)
-        for name in saved.state:  # mapped one after the other: they are not held, but need not come from the disk again
+        for name in saved.state:  # they are not kept, but then in the system's cache of files
             check_holds(saved.state[name], self.dtype)
         return saved
 
     def make_entry(self, saved: SavedAdapter, labels: tuple[str, ...] | None) -> Entry:
-        """Put an adapter's parameters into the rows of its form and of its head."""
+        """Write an adapter's parameters into rows of its form and of its head, and return its entry."""
         config, lora = parts_of(saved.config)
         maps = lora_maps(lora, saved.state)
         tensors: Mapping[str, Tensor] = saved.state
         shapes = dict(saved.state.shapes)
         dimensions = self.dimensions_for(saved.config)
         if getattr(saved.config, "trainable_token_indices", None):
-            raise AdapterError("the adapter trains embeddings of tokens, which all documents share here; load it alone")
+            raise AdapterError(
+                "the adapter trains embeddings of tokens, which all adapters of a bank share; load it alone"
+            )
         key = form_key(config, maps, dimensions)
         if config is not None:
             check_same_backbone(config, dimensions)
@@ -201,19 +203,21 @@ class AdapterBank:
             if key not in self.is_plain:
                 check_new_form(config, dimensions, self.model)
             paths = {module: path for path, module in self.body.named_modules()}
-            config, found = plain_adapter(config, saved.state, dimensions, paths, self.hooks)
-            self.is_plain[key] = found is None
-            if found is not None:
+            config, plain_tensors = plain_adapter(config, saved.state, dimensions, paths, self.hooks)
+            self.is_plain[key] = plain_tensors is None
+            if plain_tensors is not None:
                 replaced = {name for name in shapes if f".{NAME}." in name}
                 shapes = {name: shape for name, shape in shapes.items() if name not in replaced}
-                shapes |= {name: tuple(tensor.shape) for name, tensor in found.items()}
-                tensors = {name: saved.state[name] for name in shapes if name not in found} | found
+                shapes |= {name: tuple(tensor.shape) for name, tensor in plain_tensors.items()}
+                tensors = {name: saved.state[name] for name in shapes if name not in plain_tensors} | plain_tensors
         others = (f".{NAME}.", ".lora_")
         head_names = {name for name in shapes if not any(part in name for part in others)}
         head = self.heads.find(saved.config, {name: shapes[name] for name in head_names})
         form = self.find_form(config, maps, dimensions, shapes)
         if head is not None and head.model.pool == PREFIX and (form is None or not form.has_prefix):
-            raise AdapterError("the adapter's head reads the prefix (pool 'prefix'), and its method puts none there")
+            raise AdapterError(
+                "the adapter's head reads the prefix (pool 'prefix'), and its method has none; train it again"
+            )
         slot = -1 if form is None else form.add(config, maps, tensors)
         head_slot = -1
         try:
@@ -232,7 +236,7 @@ class AdapterBank:
         dimensions: Dimensions,
         shapes: Mapping[str, tuple[int, ...]],
     ) -> AdapterForm | None:
-        """Return the adapter's form, put at the model's sites where it is the first of it; None for a head alone."""
+        """Return the adapter's form, attached to the model if it is new; None for an adapter that is only a head."""
         key = form_key(config, maps, dimensions)
         form = self.forms.get(key)
         if form is None:
@@ -244,17 +248,17 @@ class AdapterBank:
         return form if form.targets else None
 
     def dimensions_for(self, config: PeftConfig) -> Dimensions:
-        """Return the numbers of the backbone; where an adapter has a task, its pooler belongs to the head."""
+        """Return the numbers of the backbone; its pooler belongs to the head of an adapter with a task."""
         heads = ("pooler",) if task_of(config) in CLASSES else ()
         if heads not in self.dimensions:
             self.dimensions[heads] = dimensions_of(self.model, self.body, self.frozen.backbone, heads=heads)
         return self.dimensions[heads]
 
     def remove(self, name: str) -> None:
-        """Remove an adapter; its place is used again.
+        """Remove an adapter; its row is used again.
 
         Raises:
-            AdapterError: there is none of this name.
+            AdapterError: there is no adapter of this name.
         """
         with self.lock:
             check_names([name], self.entries)
@@ -273,25 +277,27 @@ class AdapterBank:
         adapter_names: Sequence[str],
         **inputs: Tensor,
     ) -> BankOutput:
-        """Return the logits of each document by its own adapter and head.
+        """Return the logits of each document with its own adapter and head.
 
         Args:
             input_ids: (B, N).
-            attention_mask: (B, N), 0 for padding; None where there is none.
-            adapter_names: of each document; ``"__base__"`` for the model itself, where it has a head.
-            inputs: what else the body takes, such as ``token_type_ids``. In ``global_attention_mask`` the documents
-                whose row begins with -1 have the tokens that the class of their head asks for.
+            attention_mask: (B, N), 0 for padding; None: no padding.
+            adapter_names: the adapter of each document; ``"__base__"`` for the model itself, if it has a head.
+            inputs: further inputs of the body, such as ``token_type_ids``. In ``global_attention_mask``, a row that
+                begins with -1 is replaced by the default of the class of the document's head.
 
         Raises:
             AdapterError: a name is unknown, their number is not that of the documents, or one has no head.
         """
-        found: list[Any] = [None] * len(input_ids)
+        answers: list[Any] = [None] * len(input_ids)
         with self.lock:
-            for form, rows, numbers, given in self._of_heads(input_ids, attention_mask, adapter_names, inputs):
-                logits = form.logits(rows, *given)
-                for number, own, real in zip(numbers, logits, given[1], strict=True):
-                    found[number] = own[real.bool()] if form.model.is_of_tokens else own
-        return BankOutput(found)
+            for form, rows, numbers, states_and_inputs in self._of_heads(
+                input_ids, attention_mask, adapter_names, inputs
+            ):
+                logits = form.logits(rows, *states_and_inputs)
+                for number, document_logits, real in zip(numbers, logits, states_and_inputs[1], strict=True):
+                    answers[number] = document_logits[real.bool()] if form.model.is_of_tokens else document_logits
+        return BankOutput(answers)
 
     def summaries(
         self,
@@ -301,22 +307,28 @@ class AdapterBank:
         adapter_names: Sequence[str],
         **inputs: Tensor,
     ) -> list[Tensor]:
-        """Return of each row, a part of a document, what its adapter's head keeps (K,): see :meth:`document_logits`.
+        """Return the summary (K,) that each row's adapter keeps of it, for documents of several rows.
+
+        :meth:`document_logits` computes the logits of such documents.
 
         Raises:
             AdapterError: as :meth:`__call__`; or a head pools nothing.
         """
-        found: list[Any] = [None] * len(input_ids)
+        kept: list[Any] = [None] * len(input_ids)
         with self.lock:
-            for form, rows, numbers, given in self._of_heads(input_ids, attention_mask, adapter_names, inputs):
+            for form, rows, numbers, states_and_inputs in self._of_heads(
+                input_ids, attention_mask, adapter_names, inputs
+            ):
                 if form.model.pool is None:
-                    raise AdapterError(f"the head of {adapter_names[numbers[0]]!r} reads one row of a document alone")
-                for number, own in zip(numbers, form.summaries(rows, *given[:2]), strict=True):
-                    found[number] = own
-        return found
+                    raise AdapterError(
+                        f"the head of {adapter_names[numbers[0]]!r} reads only one row of a document; ask for logits"
+                    )
+                for number, summary in zip(numbers, form.summaries(rows, *states_and_inputs[:2]), strict=True):
+                    kept[number] = summary
+        return kept
 
     def document_logits(self, name: str, summaries: Sequence[Tensor], owner: Sequence[int]) -> Tensor:
-        """Return the logits (B, C) of documents, given what was kept of their rows, and whose each row is."""
+        """Return the logits (B, C) of documents, given the summaries of their rows and each row's document."""
         with self.lock:
             form, slot = self.head_of(name)
             assert form is not None
@@ -328,7 +340,7 @@ class AdapterBank:
     def _of_heads(
         self, input_ids: Tensor, attention_mask: Tensor | None, names: Sequence[str], inputs: Mapping[str, Tensor]
     ) -> Iterator[tuple[HeadForm, RowParameters, list[int], list[Tensor]]]:
-        """Yield each form of head with its documents' parameters, numbers, and states, mask and tokens."""
+        """Yield each form of head, its documents' parameters and numbers, and their states, masks and tokens."""
         mask = torch.ones_like(input_ids) if attention_mask is None else attention_mask
         heads = [self.head_of(name) for name in self.checked(names, input_ids)]
         if missing := next((name for name, (head, _) in zip(names, heads, strict=True) if head is None), None):
@@ -342,8 +354,8 @@ class AdapterBank:
             slots = [heads[number][1] for number in numbers]
             rows = form.store.gather(slots, self.compute_dtype) if form.store.layout else NOTHING
             is_all = len(numbers) == len(heads)
-            own = states if not has_prefix else states[:, :1] if form.model.pool == PREFIX else states[:, 1:]
-            yield form, rows, numbers, [x if is_all else x[numbers] for x in (own, mask, input_ids)]
+            head_states = states if not has_prefix else states[:, :1] if form.model.pool == PREFIX else states[:, 1:]
+            yield form, rows, numbers, [x if is_all else x[numbers] for x in (head_states, mask, input_ids)]
 
     def hidden_states(
         self,
@@ -356,23 +368,23 @@ class AdapterBank:
         """Return each document's last hidden states (N, D), padding left out.
 
         Raises:
-            AdapterError: as :meth:`__call__`; heads are not asked for.
+            AdapterError: as :meth:`__call__`; adapters need no heads.
         """
         with self.lock:
             mask = torch.ones_like(input_ids) if attention_mask is None else attention_mask
             self.checked(adapter_names, input_ids)
             states = self.run_body(input_ids, mask, adapter_names, inputs, whole=True)
-            return [own[real.bool()] for own, real in zip(states, mask, strict=True)]
+            return [document_states[real.bool()] for document_states, real in zip(states, mask, strict=True)]
 
     def head_of(self, name: str) -> tuple[HeadForm | None, int]:
-        """Return an adapter's head and its number there."""
+        """Return an adapter's head and its row there."""
         if name == BASE:
             return self.heads.own, -1
         entry = self.entries[name]
         return entry.head, entry.head_slot
 
     def checked(self, names: Sequence[str], input_ids: Tensor) -> Sequence[str]:
-        """Return the names, one of each document."""
+        """Return the names after a check that each is known, and that there is one per document."""
         check_names(names, self.entries)
         if len(names) != len(input_ids):
             raise AdapterError(
@@ -383,7 +395,7 @@ class AdapterBank:
     def run_body(
         self, input_ids: Tensor, mask: Tensor, names: Sequence[str], inputs: Mapping[str, Tensor], *, whole: bool
     ) -> Tensor:
-        """Return the last hidden states (B, N, D), (B, 1 + N, D) or (B, 1, D), as the heads want them."""
+        """Return the last hidden states (B, N, D), (B, 1 + N, D) or (B, 1, D), as the heads need them."""
         heads = [self.head_of(name)[0] for name in names]
         models = [head.model for head in heads if head is not None and not whole]
         first = len(models) == len(heads) and all(model.reads_first_token for model in models)

@@ -1,4 +1,4 @@
-"""Adapters of one form: one set of modules at the model's sites, and a row of numbers for each adapter."""
+"""Adapters of one form: one set of modules at the model's sites, and a row of parameters for each adapter."""
 
 from __future__ import annotations
 
@@ -34,8 +34,8 @@ class LoraMaps:
     """The low-rank updates of an adapter, by the paths of linear maps in the body.
 
     Attributes:
-        ranks: their ranks.
-        scales: what their products are multiplied by.
+        ranks: the ranks of the updates.
+        scales: the factors on the updates.
     """
 
     ranks: Mapping[str, int]
@@ -50,21 +50,21 @@ class LoraProduct(OutputEdit):
         self.down = nn.Parameter(torch.empty(rank, given))
         self.up = nn.Parameter(torch.empty(output, rank))
 
-    def forward(self, output: Tensor, given: Tensor) -> Tensor:
+    def forward(self, output: Tensor, module_input: Tensor) -> Tensor:
         """(B, N, D_out) and (B, N, D_in) -> (B, N, D_out)."""
-        return output + given.to(output.dtype) @ self.down.T @ self.up.T
+        return output + module_input.to(output.dtype) @ self.down.T @ self.up.T
 
 
 class AdapterForm:
-    """Adapters that differ in their parameters alone, or by a table in a file.
+    """Adapters that differ only in their parameters, or in a table in a file.
 
     Args:
-        name: what stands for them at the sites.
-        hooks: of the model.
-        config: of the first one; None for LoRA alone.
+        name: the name of the form at the sites.
+        hooks: the model's hooks.
+        config: the config of the first adapter; None for only LoRA.
         lora: its low-rank updates.
-        dimensions: of the backbone.
-        dtype: of the numbers that are kept.
+        dimensions: the numbers of the backbone.
+        dtype: the type in which parameters are kept.
     """
 
     def __init__(
@@ -83,20 +83,20 @@ class AdapterForm:
         self.has_own_modules = config is not None and not config.differs_in_parameters_alone()
         self.targets = self.find_targets(config, lora)
         shapes: dict[str, tuple[int, ...]] = {}
-        self.names: list[dict[str, str]] = []  # of each target: by the parameter's name, the one in the file
+        self.names: list[dict[str, str]] = []  # of each target: the names in the file, by the parameters' names
         for path, (_, module) in self.targets.items():
             names = {
                 inner: file_name(path, inner, is_lora=path in lora.ranks) for inner, _ in module.named_parameters()
             }
             shapes |= {names[inner]: tuple(parameter.shape) for inner, parameter in module.named_parameters()}
             self.names.append(names)
-        place = next(hooks.body.parameters())
-        self.store = RowStore(layout_of(shapes), dtype=dtype, device=place.device)
+        like = next(hooks.body.parameters())
+        self.store = RowStore(layout_of(shapes), dtype=dtype, device=like.device)
         self.own: list[dict[int, nn.Module]] = [{} for _ in self.targets]
         self.attach()
 
     def find_targets(self, config: ForetokenConfig | None, lora: LoraMaps) -> dict[str, tuple[Target, nn.Module]]:
-        """Return the modules by the paths of those that carry them."""
+        """Return the modules with their targets, by the paths of the modules that carry them."""
         body, hooks = self.hooks.body, self.hooks
         with torch.device("meta"):
             sites = Sites() if config is None or self.has_own_modules else config.sites(self.dimensions)
@@ -105,59 +105,59 @@ class AdapterForm:
         check_position_free(sites, hooks.backbone.stacks_of(body), hooks.dimensions)
         targets = targets_by_path(sites, hooks, {module: path for path, module in body.named_modules()})
         for path, rank in lora.ranks.items():
-            given, output = widths(body.get_submodule(path))
+            width, output = widths(body.get_submodule(path))
             with torch.device("meta"):
-                update = LoraProduct(given, output, rank=rank)
+                update = LoraProduct(width, output, rank=rank)
             add_update(targets, hooks, path, update)
         return targets
 
     @property
     def has_prefix(self) -> bool:
-        """Whether a prefix stands before the text."""
+        """Whether there is a prefix before the text."""
         return any(isinstance(module, LayerEntry) and module.prefix_length for _, module in self.targets.values())
 
     def attach(self) -> None:
-        """Put modules that stand for all adapters of the form at the sites."""
+        """Attach modules to the sites that compute with the parameters of each document's adapter."""
         attentions, shapes = self.hooks.backbone.attention_modules(self.hooks.body), self.hooks.dimensions.attentions
-        for (target, module), names, own in zip(self.targets.values(), self.names, self.own, strict=True):
+        for (target, module), names, own_modules in zip(self.targets.values(), self.names, self.own, strict=True):
             layout = {inner: self.store.layout[name] for inner, name in names.items()}
             query = None
             if isinstance(module, AttentionEdit):
-                shape = shapes[next(i for i, one in enumerate(attentions) if one is target.holder)]
+                shape = shapes[next(i for i, attention in enumerate(attentions) if attention is target.holder)]
                 device = "cpu" if self.has_own_modules else "meta"
                 query = torch.zeros(1, shape.num_heads, 1, shape.head_dim, device=device)
-            standing = row_module(module, layout, own if self.has_own_modules else None, query=query)
-            self.hooks.attach(target, standing.train(target.holder.training), self.name)
+            attached = row_module(module, layout, own_modules if self.has_own_modules else None, query=query)
+            self.hooks.attach(target, attached.train(target.holder.training), self.name)
 
     def add(self, config: ForetokenConfig | None, lora: LoraMaps, state: Mapping[str, Tensor]) -> int:
-        """Take an adapter's tensors, and return its number."""
+        """Add an adapter's tensors, and return its row."""
         tensors = Scaled(state, lora)
-        made = self.own_modules(config, lora, tensors) if config is not None and self.has_own_modules else []
+        modules = self.own_modules(config, lora, tensors) if config is not None and self.has_own_modules else []
         slot = self.store.add(tensors)
-        for own, module in zip(self.own, made, strict=False):
-            own[slot] = module
+        for own_modules, module in zip(self.own, modules, strict=False):
+            own_modules[slot] = module
         return slot
 
     def own_modules(self, config: ForetokenConfig, lora: LoraMaps, tensors: Mapping[str, Tensor]) -> list[nn.Module]:
         """Return an adapter's own modules, in the order of the targets."""
-        found = []
+        modules = []
         for (target, module), names in zip(self.find_targets(config, lora).values(), self.names, strict=True):
-            made = on_device(module.to_empty(device="cpu") if is_meta(module) else module, target.holder)
+            copy = on_device(module.to_empty(device="cpu") if is_meta(module) else module, target.holder)
             with torch.no_grad():
-                for inner, parameter in made.named_parameters():
+                for inner, parameter in copy.named_parameters():
                     parameter.copy_(tensors[names[inner]])
-            found.append(made.requires_grad_(False).eval())
-        return found
+            modules.append(copy.requires_grad_(False).eval())
+        return modules
 
     def remove(self, slot: int) -> None:
-        """Forget an adapter."""
+        """Remove an adapter."""
         self.store.remove(slot)
-        for own in self.own:
-            own.pop(slot, None)
+        for own_modules in self.own:
+            own_modules.pop(slot, None)
 
 
 class Scaled(Mapping[str, Tensor]):
-    """Tensors of an adapter, with the factor of each LoRA in its second matrix."""
+    """Tensors of an adapter, the second matrix of each LoRA multiplied by its factor."""
 
     def __init__(self, state: Mapping[str, Tensor], lora: LoraMaps) -> None:
         self.state = state
@@ -176,39 +176,39 @@ class Scaled(Mapping[str, Tensor]):
 
 
 def add_update(targets: dict[str, tuple[Target, nn.Module]], hooks: ModelHooks, path: str, update: OutputEdit) -> None:
-    """Let a low-rank update act at a linear map of the body, beside what a stack's other methods do there.
+    """Add a low-rank update of a linear map of the body to the targets, after an edit by other members of a stack.
 
     Raises:
-        ConfigError: they edit another output.
+        ConfigError: the other members edit another output.
     """
-    found = hooks.body.get_submodule(path)
+    module = hooks.body.get_submodule(path)
     if path not in targets:
-        targets[path] = Target(found, hooks.stack_of(found), found), update
+        targets[path] = Target(module, hooks.stack_of(module), module), update
         return
-    target, own = targets[path]
-    if target.output is not found or not isinstance(own, OutputEdit) or target.width not in (None, widths(found)[1]):
+    target, edit = targets[path]
+    if target.output is not module or not isinstance(edit, OutputEdit) or target.width not in (None, widths(module)[1]):
         raise ConfigError(f"the adapter's LoRA and another of its methods act at {path} in different ways")
-    targets[path] = target, OutputSequence([own, update])
+    targets[path] = target, OutputSequence([edit, update])
 
 
 def is_meta(module: nn.Module) -> bool:
-    """Tell whether a module has shapes and no numbers."""
+    """Tell whether a module's parameters are on the meta device."""
     return any(parameter.is_meta for parameter in module.parameters())
 
 
 def widths(module: nn.Module) -> tuple[int, int]:
-    """Return the widths of a linear map's input and output; transformers' Conv1D holds its weight the other way."""
+    """Return the widths of a linear map's input and output; transformers' Conv1D has a transposed weight."""
     sizes = getattr(module, "in_features", None), getattr(module, "out_features", None)
-    if isinstance(sizes[0], int) and isinstance(sizes[1], int):  # also of one whose weight is no parameter: in 8 bits
+    if isinstance(sizes[0], int) and isinstance(sizes[1], int):  # also in 8 bits, where the weight is no parameter
         return sizes[0], sizes[1]
     weight = module._parameters.get("weight")
     if weight is None or weight.dim() != 2 or isinstance(module, nn.Embedding):
-        raise BackboneError(f"LoRA acts at a {type(module).__name__}; a bank of adapters takes it at linear maps alone")
+        raise BackboneError(f"LoRA acts at a {type(module).__name__}; a bank of adapters takes it only at linear maps")
     return weight.shape[0], weight.shape[1]
 
 
 def file_name(path: str, inner: str, *, is_lora: bool) -> str:
-    """Return the canonical name of a parameter of the module that a path carries."""
+    """Return the canonical name of a parameter of an adapter's module at a path."""
     if not is_lora:
         return f"{path}.{NAME}.{inner}"
     lora = {"down": DOWN, "up": UP, "parts.1.down": DOWN, "parts.1.up": UP}
@@ -216,16 +216,16 @@ def file_name(path: str, inner: str, *, is_lora: bool) -> str:
 
 
 def form_key(config: ForetokenConfig | None, lora: LoraMaps, dimensions: Dimensions) -> str:
-    """Return what adapters of one form have in common."""
+    """Return the key that is equal for adapters of one form."""
     options = None if config is None else [config.form_options(), config.differs_in_parameters_alone()]
     return json.dumps([options, sorted(lora.ranks.items()), dimensions.heads], sort_keys=True, default=str)
 
 
 def lora_maps(lora: LoraConfig | None, state: State) -> LoraMaps:
-    """Return the low-rank updates that an adapter's tensors are.
+    """Return the low-rank updates of an adapter.
 
     Raises:
-        AdapterError: it is a kind of LoRA that adds more than products of two matrices.
+        AdapterError: the LoRA is of a kind that adds more than products of two matrices.
     """
     if lora is None:
         return LoraMaps({}, {})
@@ -250,7 +250,7 @@ def parts_of(config: PeftConfig) -> tuple[ForetokenConfig | None, LoraConfig | N
     """Return foretoken's part of an adapter, and its LoRA.
 
     Raises:
-        AdapterError: it is another method of peft's.
+        AdapterError: the adapter is of another method of peft's.
     """
     if isinstance(config, LoraConfig):
         return None, config
@@ -262,17 +262,17 @@ def parts_of(config: PeftConfig) -> tuple[ForetokenConfig | None, LoraConfig | N
 def plain_adapter(
     config: ForetokenConfig, state: State, dimensions: Dimensions, paths: Mapping[nn.Module, str], hooks: ModelHooks
 ) -> tuple[ForetokenConfig, dict[str, Tensor] | None]:
-    """Return an adapter without modules that read parameters of others: projected prefixes become plain ones.
+    """Return an adapter whose modules read no parameters of other modules: projected prefixes become plain ones.
 
     Returns:
-        Its config and its tensors; None for these where nothing was to do.
+        The config and the tensors; None for the tensors where nothing changes.
     """
     with torch.device("meta"):
         probe = config.with_plain_modules(config.sites(dimensions)) if config.differs_in_parameters_alone() else config
     if probe.form_options() == config.form_options():
         return config, None
     sites = config.sites(dimensions)
-    found: dict[str, Tensor] = {}
+    tensors: dict[str, Tensor] = {}
     for path, (_, module) in targets_by_path(sites, hooks, paths).items():
         with torch.no_grad():
             for inner, parameter in module.named_parameters():
@@ -280,14 +280,14 @@ def plain_adapter(
                 check_shape(name, state.shapes.get(name), tuple(parameter.shape))
                 parameter.copy_(state[name])
     with torch.no_grad():
-        made = config.with_plain_modules(sites)
+        plain_config = config.with_plain_modules(sites)
     for path, (_, module) in targets_by_path(sites, hooks, paths).items():
-        found |= {f"{path}.{NAME}.{inner}": value.detach() for inner, value in module.named_parameters()}
-    return made, found
+        tensors |= {f"{path}.{NAME}.{inner}": value.detach() for inner, value in module.named_parameters()}
+    return plain_config, tensors
 
 
 def check_tensors(form: AdapterForm, shapes: Mapping[str, tuple[int, ...]]) -> None:
-    """Raise AdapterError where an adapter's tensors are not those that its config asks for; none is read for that."""
+    """Raise AdapterError where an adapter's tensors do not fit its config; it reads none of them."""
     expected = {name: shape for name, (_, shape) in form.store.layout.items()}
     ours = {name for name in shapes if f".{NAME}." in name or ".lora_" in name}
     check_names(expected.keys() - shapes.keys(), ours - expected.keys(), len(expected))
@@ -295,13 +295,13 @@ def check_tensors(form: AdapterForm, shapes: Mapping[str, tuple[int, ...]]) -> N
         check_shape(name, shapes[name], shape)
 
 
-def check_shape(name: str, given: tuple[int, ...] | None, expected: tuple[int, ...]) -> None:
+def check_shape(name: str, shape: tuple[int, ...] | None, expected: tuple[int, ...]) -> None:
     """Raise AdapterError for a tensor of another shape."""
-    if given is None:
+    if shape is None:
         check_names({name}, set(), 1)
-    if given != expected:
+    if shape != expected:
         raise AdapterError(
-            f"{cut(name, 150)} is {given} in the adapter file but {expected} by its config; "
+            f"{cut(name, 150)} is {shape} in the adapter file but {expected} by its config; "
             "the two belong to different adapters"
         )
 

@@ -1,4 +1,4 @@
-"""The heads of a bank: which of them adapters have, and what their classes give the body."""
+"""The heads of a bank: the heads of its adapters, and the inputs that their classes pass to the body."""
 
 from __future__ import annotations
 
@@ -19,14 +19,14 @@ OTHERS = ("ForMultipleChoice",)
 
 
 class HeadForms:
-    """Heads by their classes and the shapes of their parameters.
+    """The forms of heads, by their classes and the shapes of their parameters.
 
     Args:
-        model: the bank's; its own head is that of adapters without one.
-        config: of the model.
+        model: the bank's model; adapters without a head use its head.
+        config: the model's config.
         backbone: its family.
-        has_head: whether it has one.
-        dtype: in which parameters are kept.
+        has_head: whether the model has a head.
+        dtype: the type in which parameters are kept.
     """
 
     def __init__(
@@ -44,21 +44,21 @@ class HeadForms:
             self.own = self.new(HeadModel(type(model), config, backbone, getattr(config, HEAD_KEY, None)), {})
 
     def new(self, model: HeadModel, shapes: Mapping[str, tuple[int, ...]]) -> HeadForm:
-        """Return heads with parameters of these shapes; what they lack is the model's own."""
-        own = self.model.named_parameters(remove_duplicate=False)
-        there = {canonical(name, self.prefix): parameter for name, parameter in own}
+        """Return heads with parameters of these shapes; the other parameters are those of the model's own head."""
+        parameters = self.model.named_parameters(remove_duplicate=False)
+        there = {canonical(name, self.prefix): parameter for name, parameter in parameters}
         return HeadForm.of(model, shapes, there, dtype=self.dtype, device=self.device)
 
     def find(self, config: PeftConfig, shapes: Mapping[str, tuple[int, ...]]) -> HeadForm | None:
-        """Return the form of an adapter's head; the model's own, or None, where it has none of its own.
+        """Return the form of an adapter's head; without a head of its own that of the model, or None.
 
         Raises:
-            AdapterError: it is of a kind that a bank does not have.
+            AdapterError: the head is of a kind that a bank does not take.
         """
         if not shapes:
             return self.own
         if self.config.is_encoder_decoder:
-            raise AdapterError("a bank has no heads of their own for adapters of an encoder-decoder")
+            raise AdapterError("a bank takes no heads for adapters of an encoder-decoder; save the adapter without one")
         model = self.model_of(config, shapes)
         key = id(model), tuple(sorted(shapes.items()))
         if key not in self.forms:
@@ -66,7 +66,7 @@ class HeadForms:
         return self.forms[key]
 
     def model_of(self, config: PeftConfig, shapes: Mapping[str, tuple[int, ...]]) -> HeadModel:
-        """Return the class of model whose head has these parameters, as a model without a body."""
+        """Return a model without a body whose head has these parameters."""
         choices = getattr(config, "head", None) or head_in(shapes)
         task = task_of(config)
         known: Mapping[Any, Any] = CLASSES.get(str(task), {})
@@ -91,8 +91,8 @@ class HeadForms:
 def body_inputs(
     heads: Sequence[HeadForm | None], input_ids: Tensor, mask: Tensor, inputs: Mapping[str, Tensor]
 ) -> dict[str, Tensor]:
-    """Return the inputs, and what the heads' classes give the body besides, each for its own documents."""
-    found: dict[str, Tensor] = {}
+    """Return the inputs, and the further inputs that the heads' classes pass to the body for their documents."""
+    extra: dict[str, Tensor] = {}
     left = [True] * len(heads) if GLOBAL not in inputs else (inputs[GLOBAL][:, 0] < 0).tolist()
     for model in dict.fromkeys(head.model for head in heads if head is not None):
         numbers = [n for n, head in enumerate(heads) if left[n] and head is not None and head.model is model]
@@ -100,15 +100,15 @@ def body_inputs(
             continue
         for name, value in model.body_inputs(input_ids[numbers], mask[numbers]).items():
             if value.shape[:1] == (len(numbers),):
-                whole = found.setdefault(name, value.new_zeros(len(heads), *value.shape[1:]))
+                whole = extra.setdefault(name, value.new_zeros(len(heads), *value.shape[1:]))
                 whole[numbers] = value
     if GLOBAL in inputs:
-        whole = found.get(GLOBAL, torch.zeros_like(inputs[GLOBAL]))
-        found[GLOBAL] = torch.where(inputs[GLOBAL][:, :1] < 0, whole, inputs[GLOBAL])
-    return {"input_ids": input_ids, "attention_mask": mask, **inputs, **found}
+        whole = extra.get(GLOBAL, torch.zeros_like(inputs[GLOBAL]))
+        extra[GLOBAL] = torch.where(inputs[GLOBAL][:, :1] < 0, whole, inputs[GLOBAL])
+    return {"input_ids": input_ids, "attention_mask": mask, **inputs, **extra}
 
 
 def task_of(config: PeftConfig) -> str | None:
-    """Return an adapter's task as it stands in its file."""
+    """Return an adapter's task as its file names it."""
     task: str | None = getattr(config.task_type, "value", config.task_type)
     return task

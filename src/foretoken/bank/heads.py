@@ -1,4 +1,4 @@
-"""Heads without their bodies: what a class of transformers makes of last hidden states, for many adapters at once.
+"""Heads without their bodies: the output of a class of transformers for last hidden states, for many adapters at once.
 
 Shapes: b documents, N text tokens, D model width, C labels.
 """
@@ -31,8 +31,8 @@ from foretoken.tuner.forward.dimensions import body_of
 from foretoken.tuner.forward.rows import RowParameters
 from foretoken.tuner.heads import CLASSIFIER, replace_head
 
-ATTENDED, PREFIX = "attention", "prefix"  # the pools that score tokens, and that read none
-MANY = 7919  # labels of a head whose parameters tell by their shape where its labels are
+ATTENDED, PREFIX = "attention", "prefix"  # the pool that scores tokens, and the pool that reads none
+MANY = 7919  # a number of labels that shows which dimensions of a head's parameters are the labels
 CLASSES = {
     "SEQ_CLS": MODEL_FOR_SEQUENCE_CLASSIFICATION_MAPPING,
     "TOKEN_CLS": MODEL_FOR_TOKEN_CLASSIFICATION_MAPPING,
@@ -47,14 +47,12 @@ OF_TOKENS = (
     ANSWERS,
     "ForCausalLM",
     "LMHeadModel",
-)  # what ends the names of classes with logits of each
-
-
+)  # classes with logits of tokens, by ending
 NAMES = {"last_hidden_state": 0, "pooler_output": 1}
 
 
 class BodyCalledError(Exception):
-    """Carries what a model gives its body."""
+    """Carries the arguments that a model passes to its body."""
 
     def __init__(self, given: Mapping[str, Any]) -> None:
         super().__init__()
@@ -62,7 +60,7 @@ class BodyCalledError(Exception):
 
 
 class States(list[Any]):
-    """What a body returns, as far as heads read it: the states, and pooled ones. Whatever else is asked for is None."""
+    """A body's output as far as heads read it: the states and the pooled ones; every other output is None."""
 
     def __getattr__(self, name: str) -> Any:
         return self.get(name)
@@ -79,7 +77,7 @@ class States(list[Any]):
 
 
 class GivenStates:
-    """The ``forward`` of a body that yields the states it is given as ``inputs_embeds``.
+    """The ``forward`` method of a body that returns its ``inputs_embeds`` as states.
 
     Attributes:
         pooler: the module of the body that pools them for the head, or None.
@@ -89,7 +87,7 @@ class GivenStates:
         self.pooler = pooler
 
     def __call__(self, *args: Any, **kwargs: Any) -> States:
-        """Return the states, or note what was given where there are none."""
+        """Return the states; without states raise an error with the arguments."""
         states = kwargs.get("inputs_embeds")
         if states is None:
             raise BodyCalledError(kwargs)
@@ -97,7 +95,7 @@ class GivenStates:
 
 
 def head_in(names: Container[str]) -> dict[str, Any] | None:
-    """Return which head of ours has tensors of these names, as adapters of peft's own methods do not say it.
+    """Return the options of a replaced head with tensors of these names, for adapters of peft's own methods.
 
     >>> head_in({"classifier.mean.weight", "classifier.mean.bias"})
     {'pool': 'mean', 'hidden': False}
@@ -111,9 +109,9 @@ class HeadModel(nn.Module):
 
     Args:
         kind: the model's class.
-        config: of the model.
+        config: the model's config.
         backbone: its family.
-        choices: of :func:`foretoken.replace_head`; None for the class's own head.
+        choices: options of :func:`foretoken.replace_head`; None for the class's own head.
     """
 
     def __init__(
@@ -147,9 +145,9 @@ class HeadModel(nn.Module):
         self.pool = None if pooling is None else pooling.pool
 
     def names(self) -> dict[str, str]:
-        """Return the head's parameters: canonical names, and those in here."""
-        found = (name for name, _ in self.named_parameters(remove_duplicate=False))
-        return {canonical(name.removeprefix("model."), self.prefix): name for name in found}
+        """Return the names of the head's parameters in this module, by their canonical names."""
+        names = (name for name, _ in self.named_parameters(remove_duplicate=False))
+        return {canonical(name.removeprefix("model."), self.prefix): name for name in names}
 
     def shapes(self) -> dict[str, tuple[int, ...]]:
         """Return the shapes of the parameters, with :data:`MANY` labels."""
@@ -157,14 +155,14 @@ class HeadModel(nn.Module):
         return {name: tuple(parameters[inner].shape) for name, inner in self.names().items()}
 
     def num_labels(self, shapes: Mapping[str, tuple[int, ...]]) -> int | None:
-        """Return C of parameters of these shapes; None where no part of them depends on it."""
+        """Return C for parameters of these shapes; None where they do not depend on it."""
         for name, expected in self.shapes().items():
             if MANY in expected and name in shapes and len(shapes[name]) == len(expected):
                 return shapes[name][expected.index(MANY)]
         return None
 
     def body_inputs(self, input_ids: Tensor, attention_mask: Tensor) -> dict[str, Tensor]:
-        """Return what the class gives its body beside tokens and mask: Longformer's global tokens."""
+        """Return the inputs that the class passes to its body beside tokens and mask: Longformer's global tokens."""
         try:
             self.model(input_ids=input_ids, attention_mask=attention_mask)
         except BodyCalledError as called:
@@ -176,7 +174,7 @@ class HeadModel(nn.Module):
         return {}
 
     def summarise(self, states: Tensor, mask: Tensor) -> Tensor:
-        """(b, N, D), (b, N) -> (b, K): what the pool keeps of a row of a document; of the prefix, N is 1."""
+        """(b, N, D), (b, N) -> (b, K): the pool's summaries of rows; N is 1 for the pool ``prefix``."""
         if self.pool == PREFIX:
             return torch.cat([states[:, 0], torch.ones_like(states[:, 0, :1])], dim=-1)
         body = body_of(self.model)
@@ -189,15 +187,15 @@ class HeadModel(nn.Module):
         return logits
 
     def forward(self, states: Tensor, mask: Tensor, input_ids: Tensor) -> Tensor:
-        """(b, N, D) -> logits (b, C), or (b, N, C) of tokens: where answers begin and end, C is 2."""
+        """(b, N, D) -> logits (b, C), or (b, N, C) of tokens; for the start and the end of answers C is 2."""
         if self.pool is not None:
             return self.of_pooled(of_documents(self.pool, self.summarise(states, mask)).to(states.dtype))
-        given: dict[str, Any] = {"inputs_embeds": states, "attention_mask": mask}
+        inputs: dict[str, Any] = {"inputs_embeds": states, "attention_mask": mask}
         if self.is_causal and not self.is_of_tokens:
-            given["input_ids"] = input_ids  # it reads the last token that is no padding
+            inputs["input_ids"] = input_ids  # the head finds the last token that is no padding
         if GLOBAL in self.arguments:
-            given[GLOBAL] = mask
-        output = self.model(**given, return_dict=True)
+            inputs[GLOBAL] = mask
+        output = self.model(**inputs, return_dict=True)
         logits: Tensor = (
             torch.stack([output.start_logits, output.end_logits], dim=-1) if self.answers else output.logits
         )
@@ -206,12 +204,12 @@ class HeadModel(nn.Module):
 
 @dataclass(eq=False)
 class HeadForm:
-    """Heads of adapters that differ in their parameters alone.
+    """Heads of adapters that differ only in their parameters.
 
     Attributes:
-        model: what computes them.
+        model: the model that computes them.
         store: their parameters.
-        calls: the calls of ``model``.
+        calls: the calls of ``model`` with these parameters.
         num_labels: C.
     """
 
@@ -230,24 +228,24 @@ class HeadForm:
         dtype: torch.dtype,
         device: torch.device,
     ) -> HeadForm:
-        """Return heads with parameters of these shapes; those that adapters lack are the model's own.
+        """Return heads with parameters of these shapes; parameters that adapters lack are the model's own.
 
         Raises:
-            AdapterError: neither has one of them, or a shape is another.
+            AdapterError: a parameter is missing in both, or has another shape.
         """
         names, labels = model.names(), model.num_labels(shapes)
-        own, constants = {}, {}
+        row_shapes, constants = {}, {}
         for name, expected in model.shapes().items():
             size = tuple(labels if n == MANY and labels is not None else n for n in expected)
             if name in shapes:
                 if shapes[name] != size:
                     raise AdapterError(f"{cut(name, 150)} of the adapter's head is {shapes[name]}, expected {size}")
-                own[name] = size
+                row_shapes[name] = size
             elif name in there and (tuple(there[name].shape) == expected or MANY in expected):
                 constants[names[name]] = there[name]
             else:
                 raise AdapterError(f"the adapter's head lacks {cut(name, 150)}, and the model has none; save it again")
-        store = RowStore(layout_of(own), dtype=dtype, device=device)
+        store = RowStore(layout_of(row_shapes), dtype=dtype, device=device)
         layout = {names[name]: place for name, place in store.layout.items()}
         return cls(model, store, RowCalls(model, layout, constants=constants), labels)
 
@@ -258,8 +256,8 @@ class HeadForm:
 
     def summaries(self, rows: RowParameters, states: Tensor, mask: Tensor) -> Tensor:
         """(b, N, D) -> (b, K), of heads that pool."""
-        found: Tensor = self.calls(rows, "summarise", states, mask)
-        return found
+        summaries: Tensor = self.calls(rows, "summarise", states, mask)
+        return summaries
 
     def of_pooled(self, rows: RowParameters, pooled: Tensor) -> Tensor:
         """(B, F) -> (B, C), of heads that pool."""

@@ -1,4 +1,4 @@
-"""What is known of an adapter in a bank."""
+"""The facts about an adapter in a bank."""
 
 from __future__ import annotations
 
@@ -19,15 +19,15 @@ KINDS = {
 
 @dataclass(frozen=True)
 class AdapterInfo:
-    """What a bank knows of one adapter.
+    """The facts about one adapter in a bank.
 
     Attributes:
         method: its peft type.
         head: ``classification``, ``regression``, ``tagging``, ``questions``, ``language-model`` or ``none``.
-        labels: what its outputs are called.
-        bytes: what its parameters take in the bank.
-        dtype: in which they are kept.
-        pools: whether its head reads what is pooled of a document, which may have several rows.
+        labels: the names of its outputs.
+        bytes: the memory of its parameters in the bank.
+        dtype: the type in which these are kept.
+        pools: whether its head reads features pooled over a document, which may have several rows.
     """
 
     method: str
@@ -45,7 +45,7 @@ def describe(
     labels: tuple[str, ...] | None,
     dtype: torch.dtype,
 ) -> AdapterInfo:
-    """Say what an adapter is."""
+    """Return the facts about an adapter."""
     numbers = sum(store.size for store in (form and form.store, head and head.store) if store)
     count = None if head is None else head.num_labels
     kind = "none" if head is None else next((KINDS[end] for end in KINDS if head.model.kind.endswith(end)), None)

@@ -1,7 +1,7 @@
-"""Modules of a method with the parameters of each document's own adapter: all documents at once, whatever the method.
+"""Modules of a method with the parameters of each document's own adapter, for all documents at once.
 
 A method's module is written for one set of parameters. Here it is called through ``torch.func.vmap``, which computes
-what a loop over the documents would, in one batched operation for each of the module's.
+the same as a loop over the documents, with one batched operation for each operation of the module.
 
 Shapes: b documents of a group, N text tokens, P length of the prefix, H heads, K head width, D model width.
 """
@@ -23,7 +23,7 @@ from foretoken.tuner.forward.sites import edits_text
 
 
 class MethodCall(nn.Module):
-    """A method of a module as a module's ``forward``, which is what ``functional_call`` calls."""
+    """A method of a module as the ``forward`` of another module, which ``functional_call`` calls."""
 
     def __init__(self, module: nn.Module, name: str) -> None:
         super().__init__()
@@ -31,7 +31,7 @@ class MethodCall(nn.Module):
         self.method = name
 
     def forward(self, *args: Any) -> Any:
-        """Call it."""
+        """Call the method."""
         return getattr(self.module, self.method)(*args)
 
 
@@ -39,9 +39,9 @@ class RowCalls:
     """Calls of one module's methods with the parameters of each document.
 
     Args:
-        module: the method's module; what its own parameters hold does not matter.
-        layout: where its parameters lie in an adapter's vector.
-        own: by adapter, its own modules, for methods whose adapters differ in more than parameters; else None.
+        module: the method's module; the values of its own parameters do not matter.
+        layout: the positions of its parameters in an adapter's vector.
+        modules: each adapter's own module, for methods whose adapters differ in more than parameters; else None.
         constants: parameters that all adapters share.
     """
 
@@ -49,14 +49,14 @@ class RowCalls:
         self,
         module: nn.Module,
         layout: Layout,
-        own: Mapping[int, nn.Module] | None = None,
+        modules: Mapping[int, nn.Module] | None = None,
         *,
         constants: Mapping[str, Tensor] = MappingProxyType({}),
     ) -> None:
         self.module = module
         self.constants = {f"module.{name}": value for name, value in constants.items()}
-        self.layout = {f"module.{name}": place for name, place in layout.items()}
-        self.own = own
+        self.layout = {f"module.{name}": slot for name, slot in layout.items()}
+        self.own = modules
         self.methods: dict[str, MethodCall] = {}
 
     def part(self, path: str) -> RowCalls:
@@ -64,12 +64,12 @@ class RowCalls:
         if not path:
             return self
         inner = f"module.{path}."
-        layout = {name.removeprefix(inner): place for name, place in self.layout.items() if name.startswith(inner)}
-        own = None if self.own is None else InnerModules(self.own, path)
-        return RowCalls(self.module.get_submodule(path), layout, own)
+        layout = {name.removeprefix(inner): slot for name, slot in self.layout.items() if name.startswith(inner)}
+        modules = None if self.own is None else InnerModules(self.own, path)
+        return RowCalls(self.module.get_submodule(path), layout, modules)
 
     def bound(self, rows: RowParameters, *, training: bool = False) -> DocumentCalls:
-        """Return the calls for the documents with these parameters."""
+        """Return the calls with the parameters of these documents."""
         return DocumentCalls(self, rows, training)
 
     def __call__(self, rows: RowParameters, name: str, *args: Any) -> Any:
@@ -78,7 +78,7 @@ class RowCalls:
 
 
 class DocumentCalls:
-    """The same with the parameters of the documents of one pass: views of their vectors, made once for all calls."""
+    """Calls with the parameters of the documents of one pass: views of their vectors, made once for all calls."""
 
     def __init__(self, calls: RowCalls, rows: RowParameters, training: bool) -> None:
         self.calls, self.rows, self.training = calls, rows, training
@@ -86,10 +86,10 @@ class DocumentCalls:
         self.parameters: dict[str, Tensor] = {}
         if calls.own is None:
             for key, (start, shape) in calls.layout.items():
-                own = (
+                values = (
                     rows.values[:, start : start + prod(shape)].unflatten(1, shape) if shape else rows.values[:, start]
                 )
-                self.parameters[key] = own[0] if self.is_shared else own
+                self.parameters[key] = values[0] if self.is_shared else values
 
     def __call__(self, name: str, *args: Any) -> Any:
         """Call a method for all documents. Tensors among the arguments have the documents first, results too."""
@@ -106,23 +106,23 @@ class DocumentCalls:
             return functional_call(method, {**self.parameters, **constants}, args)
 
         def of_one(parameters: dict[str, Tensor], *args: Any) -> Any:
-            given = tuple(x[None] if isinstance(x, Tensor) else x for x in args)
-            result = functional_call(method, {**parameters, **constants}, given)
+            batched = tuple(x[None] if isinstance(x, Tensor) else x for x in args)
+            result = functional_call(method, {**parameters, **constants}, batched)
             return tuple(x[0] for x in result) if isinstance(result, tuple) else result[0]
 
         dims = tuple(0 if isinstance(x, Tensor) else None for x in args)
         return vmap(of_one, in_dims=(0, *dims), randomness="different")(self.parameters, *args)
 
 
-def one_by_one(own: Mapping[int, nn.Module], rows: RowParameters, name: str, args: tuple[Any, ...]) -> Any:
+def one_by_one(modules: Mapping[int, nn.Module], rows: RowParameters, name: str, args: tuple[Any, ...]) -> Any:
     """Call each adapter's own module with its documents."""
     places: dict[int, list[int]] = {}
     for number, slot in enumerate(rows.slots):
         places.setdefault(slot, []).append(number)
     results = []
     for slot, numbers in places.items():
-        given = [x[numbers] if isinstance(x, Tensor) and len(places) > 1 else x for x in args]
-        results.append(getattr(own[slot], name)(*given))
+        inputs = [x[numbers] if isinstance(x, Tensor) and len(places) > 1 else x for x in args]
+        results.append(getattr(modules[slot], name)(*inputs))
     if len(results) == 1:
         return results[0]
     order = torch.tensor([number for numbers in places.values() for number in numbers]).argsort()
@@ -147,21 +147,21 @@ class InnerModules(Mapping[int, nn.Module]):
 
 
 def row_module(
-    module: nn.Module, layout: Layout, own: Mapping[int, nn.Module] | None = None, *, query: Tensor | None = None
+    module: nn.Module, layout: Layout, modules: Mapping[int, nn.Module] | None = None, *, query: Tensor | None = None
 ) -> RowModule:
-    """Return what stands at a site for the adapters of one form.
+    """Return the module that computes for the adapters of one form at a site.
 
     Args:
         module: the method's module.
-        layout: where its parameters lie in an adapter's vector.
-        own: by adapter, its own modules, for methods whose adapters differ in more than parameters; else None.
-        query: of an attention: (1, H, 1, K), on the module's device.
+        layout: the positions of its parameters in an adapter's vector.
+        modules: each adapter's own module, for methods whose adapters differ in more than parameters; else None.
+        query: (1, H, 1, K) on the module's device, for a module in attention.
     """
-    calls = RowCalls(module, layout, own)
+    calls = RowCalls(module, layout, modules)
     if isinstance(module, LayerEntry):
-        for part in module.modules():
-            if isinstance(part, LayerEntry):
-                part.one_document = True
+        for entry in module.modules():
+            if isinstance(entry, LayerEntry):
+                entry.one_document = True
         return RowEntry(calls, module)
     if isinstance(module, AttentionEdit):
         assert query is not None
@@ -171,7 +171,7 @@ def row_module(
 
 
 class RowEntry(LayerEntry):
-    """A layer entry of the adapters of one form, and with ``calls`` of documents that of these documents."""
+    """The layer entry of the adapters of one form, or of the documents of a pass if its ``calls`` are theirs."""
 
     def __init__(self, calls: RowCalls | DocumentCalls, entry: LayerEntry) -> None:
         super().__init__()
@@ -202,7 +202,7 @@ class RowEntry(LayerEntry):
 
 
 class RowAttention(AttentionEdit):
-    """What the adapters of one form do in one attention, and once bound what those of some documents do."""
+    """The edit of one attention by the adapters of one form, or of the documents of a pass if it is bound."""
 
     def __init__(self, parts: Sequence[RowScores | RowPrefix]) -> None:
         super().__init__()
@@ -210,22 +210,22 @@ class RowAttention(AttentionEdit):
 
     @classmethod
     def of(cls, calls: RowCalls, edit: AttentionEdit, query: Tensor) -> RowAttention:
-        """Ask which of the members' methods yield something, with a (1, H, 1, K) query."""
+        """Return the edit; a (1, H, 1, K) query shows which of the members' methods return None."""
         paths = {member: path for path, member in edit.named_modules()}
         parts: list[RowScores | RowPrefix] = []
         with torch.no_grad():
             for member in edit.members():
-                own = calls.part(paths[member])
+                member_calls = calls.part(paths[member])
                 if isinstance(member, SeparatePrefix):
-                    parts.append(RowPrefix(own, member, is_weighted=member.weight(query) is not None))
+                    parts.append(RowPrefix(member_calls, member, is_weighted=member.weight(query) is not None))
                     continue
                 probabilities = query[..., :1].expand(-1, -1, -1, member.num_columns)
                 adds_after = member.after_projection(probabilities, query) is not None
-                parts.append(RowScores(own, member, adds_after=adds_after))
+                parts.append(RowScores(member_calls, member, adds_after=adds_after))
         return cls(parts)
 
     def members(self) -> Iterable[ScoreColumns | SeparatePrefix]:
-        """Return the columns and separate prefixes; those of the form are there for their numbers alone."""
+        """Return the columns and separate prefixes."""
         return self.parts
 
     def bound(self, rows: RowParameters) -> AttentionEdit:
@@ -265,12 +265,12 @@ class RowScores(ScoreColumns):
         return of_documents(self.calls)("after_projection", probabilities, query) if self.adds_after else None
 
     def keys(self, query: Tensor, documents: int) -> tuple[Tensor, Tensor] | None:
-        """Return keys and values (b, H_kv, X, K), where that is all there is to the columns."""
+        """Return keys and values (b, H_kv, X, K); None where the columns are more than these."""
         if not self.are_keys:
             return None
         calls = of_documents(self.calls)
         if not calls.is_shared:
-            query, documents = query[:1, :, :1].expand(calls.number, -1, -1, -1), 1  # for its type alone
+            query, documents = query[:1, :, :1].expand(calls.number, -1, -1, -1), 1  # only its type matters
         pair: tuple[Tensor, Tensor] = calls("keys", query, documents)
         return pair
 
@@ -304,9 +304,9 @@ class RowOutput(OutputEdit):
         super().__init__()
         self.calls = calls
 
-    def forward(self, output: Tensor, given: Tensor) -> Tensor:
+    def forward(self, output: Tensor, module_input: Tensor) -> Tensor:
         """(b, N, D_out) and (b, N, D_in) -> (b, N, D_out)."""
-        edited: Tensor = of_documents(self.calls)("forward", output, given)
+        edited: Tensor = of_documents(self.calls)("forward", output, module_input)
         return edited
 
     def bound(self, rows: RowParameters) -> OutputEdit:
@@ -318,17 +318,17 @@ RowModule = RowEntry | RowAttention | RowOutput
 
 
 def bound(calls: RowCalls | DocumentCalls, rows: RowParameters, form: nn.Module) -> DocumentCalls:
-    """Return the calls for the documents with these parameters, in the mode, training or not, of the form's module."""
+    """Return the calls with the parameters of these documents, in the training mode of the form's module."""
     assert isinstance(calls, RowCalls)
     return calls.bound(rows, training=form.training)
 
 
 def of_documents(calls: RowCalls | DocumentCalls) -> DocumentCalls:
-    """Return calls that have parameters.
+    """Return the calls if they are those of documents.
 
     Raises:
-        TypeError: they are a form's, which has none without documents.
+        TypeError: the calls are those of a form, which has no parameters of its own.
     """
     if isinstance(calls, RowCalls):
-        raise TypeError("what many adapters do is called with the parameters of its documents")
+        raise TypeError("the module of a form is called without documents; bind it to their parameters first")
     return calls

@@ -1,6 +1,6 @@
 """Parameters of many adapters of one form, one vector each.
 
-Shapes: A adapters that there is room for, T numbers of one adapter, b documents.
+Shapes: T numbers of one adapter, b documents.
 """
 
 from __future__ import annotations
@@ -16,16 +16,16 @@ from foretoken.tuner.forward.rows import Layout, RowParameters
 
 
 def layout_of(shapes: Mapping[str, Sequence[int]]) -> Layout:
-    """Return where parameters of these shapes lie, one after another.
+    """Return the positions of parameters of these shapes in one vector.
 
     >>> layout_of({"weight": (2, 3), "bias": (2,)})
     {'weight': (0, (2, 3)), 'bias': (6, (2,))}
     """
-    found, start = {}, 0
+    layout, start = {}, 0
     for name, shape in shapes.items():
-        found[name] = start, tuple(shape)
+        layout[name] = start, tuple(shape)
         start += prod(shape)
-    return found
+    return layout
 
 
 def size_of(layout: Layout) -> int:
@@ -42,11 +42,11 @@ def check_holds(values: Tensor, dtype: torch.dtype) -> None:
 class RowStore:
     """The parameters of adapters of one form, a row for each; freed rows are used again.
 
-    Rows lie in blocks, each as large as those before it together. A new block moves no row and touches no memory, so an
-    adapter that comes while others compute delays them by its own row alone.
+    Rows are in blocks, each as large as all blocks before it. A new block moves no row and touches no memory, so that
+    an adapter that is added while others compute delays them only by its own row.
 
     Attributes:
-        layout: where each parameter lies in a row.
+        layout: the position of each parameter in a row.
         size: T.
         blocks: tensors (number of rows, T).
     """
@@ -62,7 +62,7 @@ class RowStore:
         """Write an adapter's parameters into a row, and return the row's number.
 
         Raises:
-            AdapterError: a number is larger than the store's type can hold.
+            AdapterError: a number is too large for the store's type.
         """
         if not self.free:
             self.grow()
@@ -77,7 +77,7 @@ class RowStore:
         return slot
 
     def grow(self) -> None:
-        """Make room for twice as many."""
+        """Double the number of rows."""
         count = sum(map(len, self.blocks))
         more = max(1, count)
         self.blocks = [*(block for block in self.blocks if len(block)), self.blocks[0].new_empty(more, self.size)]
@@ -89,7 +89,7 @@ class RowStore:
         self.version += 1
 
     def place(self, slot: int) -> tuple[int, int]:
-        """Return the number of a row's block, and of the row there."""
+        """Return the number of a row's block, and the row's index there."""
         for number, block in enumerate(self.blocks):
             if slot < len(block):
                 return number, slot
@@ -97,9 +97,9 @@ class RowStore:
         raise IndexError(slot)
 
     def row(self, slot: int) -> Tensor:
-        """Return the (T,) row itself."""
-        number, place = self.place(slot)
-        return self.blocks[number][place]
+        """Return a view of the (T,) row."""
+        number, index = self.place(slot)
+        return self.blocks[number][index]
 
     def gather(self, slots: Sequence[int], dtype: torch.dtype) -> RowParameters:
         """Return the parameters of the documents whose adapters are in these rows."""
@@ -112,10 +112,10 @@ class RowStore:
         if len(self.blocks) == 1:
             return self.blocks[0][torch.tensor(slots)]
         wanted, first = torch.tensor(slots), 0
-        found = self.blocks[0].new_empty(len(slots), self.size)
-        for block in self.blocks:  # as many as the logarithm of the adapters
+        gathered = self.blocks[0].new_empty(len(slots), self.size)
+        for block in self.blocks:  # their number is the logarithm of the number of adapters
             here = ((wanted >= first) & (wanted < first + len(block))).nonzero()[:, 0]
             if len(here):
-                found[here] = block[wanted[here] - first]
+                gathered[here] = block[wanted[here] - first]
             first += len(block)
-        return found
+        return gathered

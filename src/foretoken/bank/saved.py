@@ -1,4 +1,4 @@
-"""What a saved adapter holds, under names that do not depend on the class of the model that it was trained on."""
+"""Saved adapters, with names of tensors that do not depend on the class of the model that they were trained on."""
 
 from __future__ import annotations
 
@@ -18,11 +18,11 @@ from foretoken.tuner.adapter_files import CONFIG, TENSORS, find, open_tensors, r
 from foretoken.tuner.checks import PREFIX, is_finite
 from foretoken.tuner.tuner import without_wrapper
 
-CARD = "foretoken.json"  # what training writes beside an adapter
+CARD = "foretoken.json"  # training writes it beside an adapter
 
 
 class State(Mapping[str, Tensor]):
-    """The tensors of an adapter by their canonical names; shapes are known before a tensor is read."""
+    """The tensors of an adapter by their canonical names; their shapes are known before they are read."""
 
     def __init__(self, names: Mapping[str, str], shapes: Mapping[str, tuple[int, ...]], read: Any) -> None:
         self.names = names  # canonical -> as in the file
@@ -44,12 +44,12 @@ class State(Mapping[str, Tensor]):
 
 @dataclass(frozen=True)
 class SavedAdapter:
-    """An adapter that is about to be added.
+    """An adapter that will be added to a bank.
 
     Attributes:
         config: its config.
         state: its tensors.
-        labels: what its outputs are called; None where nobody says.
+        labels: the names of its outputs; None where they are not known.
         has_words: whether it was trained with TF-IDF beside it.
     """
 
@@ -60,7 +60,7 @@ class SavedAdapter:
 
 
 def canonical(name: str, body: str) -> str:
-    """Return a tensor's name without peft's wrapper, the body's name and other adapters' LoRA around it.
+    """Return a tensor's name without peft's wrapper, the body's name, and other adapters' LoRA around it.
 
     >>> canonical("base_model.model.bert.pooler.dense.weight", "bert")
     'pooler.dense.weight'
@@ -69,10 +69,10 @@ def canonical(name: str, body: str) -> str:
 
 
 def read_adapter(folder: PathLike, body: str) -> SavedAdapter:
-    """Read an adapter's folder; tensors are read when they are asked for.
+    """Read an adapter's folder; its tensors are read when they are needed.
 
     Raises:
-        AdapterError: there is none, or it is a pickle or damaged.
+        AdapterError: there is no adapter, or it is a pickle or damaged.
     """
     kind = read_config(folder)["peft_type"]
     config_class = PEFT_TYPE_TO_CONFIG_MAPPING.get(kind)
@@ -102,13 +102,13 @@ def state_of(shapes: Mapping[str, tuple[int, ...]], read: Any, body: str) -> Sta
 
 
 def has_words(card: Mapping[str, Any]) -> bool:
-    """Tell whether the card beside an adapter says that it was trained with words beside it."""
+    """Tell whether an adapter was trained with TF-IDF of words beside it, by its card."""
     recipe = card.get("recipe")
     return isinstance(recipe, dict) and recipe.get("words") is True
 
 
 def labels_of(card: Mapping[str, Any]) -> tuple[str, ...] | None:
-    """Return the labels that the card beside an adapter names."""
+    """Return the labels in the card beside an adapter."""
     labels = card.get("labels")
     is_list = isinstance(labels, list) and labels and all(isinstance(label, str) for label in labels)
     return tuple(labels) if is_list else None  # type: ignore[arg-type]

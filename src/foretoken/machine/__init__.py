@@ -1,1 +1,1 @@
-"""The machine that foretoken runs on: what it has, and what is the fastest there."""
+"""The machine that foretoken runs on: its processor, and the fastest way to compute there."""

@@ -1,7 +1,7 @@
 """float32 or bfloat16: which of them this machine multiplies faster, by measurement.
 
-Processors with units for bfloat16 (AMX, AVX512-BF16) multiply it up to 20 times faster than those without, which are
-slower in it than in float32. Names of instruction sets do not tell how much of that a step gets, so it is measured.
+Processors with units for bfloat16 (AMX, AVX512-BF16) multiply it up to 20 times faster than processors without, which
+are slower in bfloat16 than in float32. The names of instruction sets do not say how fast a step is, so it is measured.
 """
 
 from __future__ import annotations
@@ -24,13 +24,13 @@ Precision = Literal["fp32", "bf16"]
 FP32: Precision = "fp32"
 BF16: Precision = "bf16"
 _ROWS = 128  # tokens of the measured product
-# bf16 must win by this, since the rest of a step (softmax, norms, conversions) gains less, and measurements vary
+# bf16 must be faster by this factor, as the rest of a step (softmax, norms, conversions) gains less
 MARGIN = 1.25
 
 
 @dataclass(frozen=True)
 class MeasuredPrecision:
-    """What `auto` came to, and why.
+    """The precision that `auto` stands for on this machine, and the measurement behind it.
 
     Attributes:
         precision: ``fp32`` or ``bf16``.
@@ -43,28 +43,28 @@ class MeasuredPrecision:
     seconds: dict[str, float]
 
     def __str__(self) -> str:
-        """Say it in one line."""
+        """Return it in one line."""
         words = ", ".join(f"{name} {1000 * value:.2f} ms" for name, value in self.seconds.items())
         return f"{self.precision} (a product of {' x '.join(map(str, self.shape))}: {words})"
 
 
 def product_seconds(shape: tuple[int, int, int], device: str, *, limit: float = 1.0) -> dict[str, float]:
-    """Return the median seconds of a linear map in each precision, the two in turn, within about a second."""
+    """Return the median seconds of a linear map in each precision, measured in turn for ``limit`` seconds."""
     rows, inner, columns = shape
-    generator = torch.Generator(device)  # of its own: a run's seed goes to the run alone
+    generator = torch.Generator(device)  # its own, so that the numbers of a seeded run stay the same
     inputs = torch.randn(rows, inner, device=device, generator=generator)
     weight = torch.randn(columns, inner, device=device, generator=generator)
     calls: dict[str, Callable[[], object]] = {
         FP32: partial(linear, inputs, weight),
         BF16: partial(functional.linear, inputs.bfloat16(), weight.bfloat16()),
     }
-    found: dict[str, list[float]] = {name: [] for name in calls}
+    measured: dict[str, list[float]] = {name: [] for name in calls}
     began = time.perf_counter()
-    first = {name: _seconds(call, device) for name, call in calls.items()}  # a warm-up, and all there is if they crawl
+    first = {name: _seconds(call, device) for name, call in calls.items()}  # a warm-up; the result if it takes too long
     while time.perf_counter() - began < limit:
         for name, call in calls.items():
-            found[name].append(_seconds(call, device))
-    return {name: statistics.median(values) if values else first[name] for name, values in found.items()}
+            measured[name].append(_seconds(call, device))
+    return {name: statistics.median(values) if values else first[name] for name, values in measured.items()}
 
 
 def fastest_precision(config: Any, device: str) -> MeasuredPrecision:
@@ -82,7 +82,7 @@ def fastest_precision(config: Any, device: str) -> MeasuredPrecision:
 
 
 def chosen_precision(precision: str, config: Any, device: str) -> str:
-    """Return a precision as it is, and of ``auto`` the one in which a model is the fastest here, which the log says."""
+    """Return a precision; for ``auto`` measure which is the fastest for a model here, and log it."""
     if precision != "auto":
         return precision
     measured = fastest_precision(config, device)
@@ -91,7 +91,7 @@ def chosen_precision(precision: str, config: Any, device: str) -> str:
 
 
 def faster(seconds: Mapping[str, float]) -> Precision:
-    """Return the precision that wins, bf16 by a margin alone.
+    """Return the faster precision; bf16 must be faster by :data:`MARGIN`.
 
     >>> faster({"fp32": 1.0, "bf16": 0.5}), faster({"fp32": 1.0, "bf16": 0.9})
     ('bf16', 'fp32')

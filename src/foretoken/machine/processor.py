@@ -1,4 +1,4 @@
-"""The processor: its name, what this process may use of it, and its units for small numbers. No torch here."""
+"""The processor: its name, the cores of this process, and its units for small numbers. It does not import torch."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from collections.abc import Collection, Mapping
 from pathlib import Path
 
 _CPUINFO = Path("/proc/cpuinfo")
-# by the names that Linux has for them; the fastest unit of a type first
+# by their names in Linux; the fastest unit of a type first
 BF16_UNITS: Mapping[str, str] = {"amx_bf16": "AMX", "avx512_bf16": "AVX-512", "sme": "SME", "bf16": "NEON"}
 INT8_UNITS: Mapping[str, str] = {
     "amx_int8": "AMX",
@@ -24,7 +24,7 @@ def cpu_model() -> str:
 
 
 def vendor() -> str | None:
-    """Return who made the processor, as it says itself (GenuineIntel, AuthenticAMD); None where that is not known."""
+    """Return the vendor that the processor reports (GenuineIntel, AuthenticAMD); None where it is not known."""
     return _cpuinfo().get("vendor_id")
 
 
@@ -45,14 +45,14 @@ def memory_bytes() -> int | None:
 
 
 def instructions() -> frozenset[str] | None:
-    """Return what the processor can do, as Linux calls it (avx2, amx_bf16); None where that is not known."""
+    """Return the processor's instruction sets by their names in Linux (avx2, amx_bf16); None where not known."""
     lines = _cpuinfo()
     said = lines.get("flags", lines.get("Features"))
     return None if said is None else frozenset(said.split())
 
 
 def fastest_unit(units: Mapping[str, str], has: Collection[str]) -> str | None:
-    """Return the unit that multiplies numbers of a type.
+    """Return the fastest of the units that the processor has; None where it has none of them.
 
     >>> fastest_unit(BF16_UNITS, {"avx2", "avx512_bf16"})
     'AVX-512'
@@ -61,7 +61,7 @@ def fastest_unit(units: Mapping[str, str], has: Collection[str]) -> str | None:
 
 
 def _cpuinfo() -> dict[str, str]:
-    """Return what Linux says of the first processor; empty elsewhere."""
+    """Return the fields of /proc/cpuinfo for the first processor; empty on other systems than Linux."""
     try:
         first = _CPUINFO.read_text(encoding="utf-8").split("\n\n", 1)[0]
     except (OSError, UnicodeDecodeError):

@@ -1,7 +1,7 @@
-r"""Products of float32 matrices by the faster of the libraries that PyTorch has.
+r"""Products of float32 matrices with the faster of PyTorch's libraries.
 
-PyTorch gives float32 to MKL, which has no AVX-512 for processors that are not Intel's; oneDNN, which PyTorch gives
-bfloat16 to, has it for all. On a Zen 5 that is twice the speed, on a Zen 4 a tenth more.
+PyTorch multiplies float32 with MKL, which uses AVX-512 on Intel's processors only; oneDNN, which PyTorch uses for
+bfloat16, does on all processors. It is twice as fast on a Zen 5, and a tenth faster on a Zen 4.
 """
 
 from __future__ import annotations
@@ -20,17 +20,17 @@ from foretoken.machine.processor import instructions, vendor
 from foretoken.machine.tracing import is_traced
 
 SWITCH = "FORETOKEN_ONEDNN"
-LEAST_WIDTH = 64  # of a weight's sides: smaller products are all overhead
-# oneDNN and PyTorch keep a kernel for each number of rows, with memory of a weight's size: there are to be few of them
+LEAST_WIDTH = 64  # of a weight's sides: in smaller products the overhead dominates
+# oneDNN and PyTorch keep a kernel, with memory of a weight's size, for each number of rows: so only these are used
 ROWS = (1024, 256, 64)
-LEAST_MANY = 256  # rows that a few are multiplied with
+LEAST_MANY = 256  # rows of the larger factor, where the other one has few
 _PLAIN = (Tensor, nn.Parameter)
 
 
 def linear(x: Tensor, weight: Tensor, bias: Tensor | None = None) -> Tensor:
-    r"""Return :math:`x W^\top + b` as :func:`torch.nn.functional.linear` does, by oneDNN where that is faster.
+    r"""Return :math:`x W^\top + b` as :func:`torch.nn.functional.linear` does, with oneDNN where that is faster.
 
-    Equal up to rounding, gradients too, of any order. Only float32 of some size on the processor goes another way.
+    Equal up to rounding, as are gradients of any order. Only large float32 products on the processor use oneDNN.
 
     Args:
         x: (..., in_features).
@@ -43,16 +43,16 @@ def linear(x: Tensor, weight: Tensor, bias: Tensor | None = None) -> Tensor:
     """
     if not (_fits(x, weight) and library() == "oneDNN"):
         return functional.linear(x, weight, bias)
-    if torch.is_grad_enabled() and any(part is not None and part.requires_grad for part in (x, weight, bias)):
-        found: Tensor = _Linear.apply(x, weight, bias)
-        return found
+    if torch.is_grad_enabled() and any(factor is not None and factor.requires_grad for factor in (x, weight, bias)):
+        output: Tensor = _Linear.apply(x, weight, bias)
+        return output
     return _multiply(x, weight, bias)
 
 
 def products_with(few: Tensor, many: Tensor) -> Tensor:
-    r"""Return :math:`F M^\top`, (B, R, D) and (B, N, D) -> (B, R, N), of fewer rows than :func:`linear` is made for.
+    r"""Return :math:`F M^\top`, (B, R, D) and (B, N, D) -> (B, R, N), where F has too few rows for :func:`linear`.
 
-    Equal up to rounding, gradients too, of any order.
+    Equal up to rounding, as are gradients of any order.
 
     >>> few, many = torch.randn(1, 96, 64), torch.randn(1, 300, 64)
     >>> torch.allclose(products_with(few, many), few @ many.mT, atol=1e-4)
@@ -61,15 +61,15 @@ def products_with(few: Tensor, many: Tensor) -> Tensor:
     if not _fits_few(few, many):
         return few @ many.mT
     if torch.is_grad_enabled() and (few.requires_grad or many.requires_grad):
-        found: Tensor = _ProductsWith.apply(few[0], many[0])
-        return found[None]
+        product: Tensor = _ProductsWith.apply(few[0], many[0])
+        return product[None]
     return _products_with(few[0], many[0])[None]
 
 
 def weighted_sums(weights: Tensor, many: Tensor) -> Tensor:
-    r"""Return :math:`W M`, (B, R, N) and (B, N, D) -> (B, R, D), where N is another number at every call.
+    r"""Return :math:`W M`, (B, R, N) and (B, N, D) -> (B, R, D), where N differs from call to call.
 
-    Equal up to rounding, gradients too, of any order.
+    Equal up to rounding, as are gradients of any order.
 
     >>> weights, many = torch.randn(1, 96, 300), torch.randn(1, 300, 64)
     >>> torch.allclose(weighted_sums(weights, many), weights @ many, atol=1e-4)
@@ -78,15 +78,15 @@ def weighted_sums(weights: Tensor, many: Tensor) -> Tensor:
     if not _fits_few(weights, many):
         return weights @ many
     if torch.is_grad_enabled() and (weights.requires_grad or many.requires_grad):
-        found: Tensor = _WeightedSums.apply(weights[0], many[0])
-        return found[None]
+        sums: Tensor = _WeightedSums.apply(weights[0], many[0])
+        return sums[None]
     return _weighted_sums(weights[0], many[0])[None]
 
 
 def library() -> str:
-    """Return what multiplies float32 on the processor here: ``oneDNN``, or else what PyTorch was built with.
+    """Return the library that multiplies float32 on this processor: ``oneDNN``, or the one that PyTorch was built with.
 
-    FORETOKEN_ONEDNN=1 or 0 decides; without it, oneDNN does on processors with AVX-512 that are not Intel's.
+    FORETOKEN_ONEDNN=1 or 0 decides; without it, oneDNN is used on processors with AVX-512 that are not Intel's.
     """
     wanted = os.environ.get(SWITCH)
     if _onednn() is not None and torch.backends.mkldnn.enabled and (wanted == "1" or (wanted != "0" and _pays())):
@@ -95,7 +95,7 @@ def library() -> str:
 
 
 def _fits(x: Tensor, weight: Tensor) -> bool:
-    """Tell whether oneDNN can do it and gains by it."""
+    """Tell whether oneDNN can compute the product, and faster."""
     return (
         _suits(x, weight)
         and min(weight.shape) >= LEAST_WIDTH
@@ -106,7 +106,7 @@ def _fits(x: Tensor, weight: Tensor) -> bool:
 
 
 def _fits_few(few: Tensor, many: Tensor) -> bool:
-    """Tell whether oneDNN can multiply the rows of one document, and gains by it."""
+    """Tell whether oneDNN can multiply the rows of one document, and faster."""
     return (
         _suits(few, many)
         and len(few) == 1
@@ -117,7 +117,7 @@ def _fits_few(few: Tensor, many: Tensor) -> bool:
 
 
 def _suits(x: Tensor, other: Tensor) -> bool:
-    """Tell whether these are plain tensors of float32 on the processor, and nobody looks at what is done to them."""
+    """Tell whether these are plain float32 tensors on the processor, outside of traces and transformations."""
     return (
         not is_traced()
         and x.dtype is torch.float32 is other.dtype
@@ -130,25 +130,25 @@ def _suits(x: Tensor, other: Tensor) -> bool:
 
 
 def _is_transformed() -> bool:
-    """Tell whether torch.func or forward-mode differentiation is at work, which know PyTorch's own functions."""
+    """Tell whether torch.func or forward-mode differentiation is active; they know PyTorch's own functions only."""
     return _are_functorch_transforms_active() or forward_ad._current_level >= 0
 
 
 @cache
 def _pays() -> bool:
-    """Tell whether MKL leaves the widest units of this processor idle."""
+    """Tell whether MKL does not use the AVX-512 units of this processor."""
     has = instructions() or ()
     return torch.backends.mkl.is_available() and "avx512f" in has and vendor() not in (None, "GenuineIntel")
 
 
 @cache
 def _onednn() -> Callable[..., Tensor] | None:
-    """Return PyTorch's linear map in oneDNN, which its compiler uses; None for a PyTorch without it."""
+    """Return oneDNN's linear map as PyTorch's compiler uses it; None for a PyTorch without it."""
     return getattr(torch.ops.mkldnn, "_linear_pointwise", None) if torch.backends.mkldnn.is_available() else None
 
 
 def _multiply(x: Tensor, weight: Tensor, bias: Tensor | None) -> Tensor:
-    """Multiply as many rows at a time as there are kernels for, and what is left over in PyTorch's own way."""
+    """Multiply as many rows at a time as there are kernels for, and the remaining rows with PyTorch's own function."""
     onednn = _onednn()
     assert onednn is not None
     rows = x.reshape(-1, weight.shape[1]).contiguous()  # rows with gaps would get a slow kernel
@@ -163,17 +163,17 @@ def _multiply(x: Tensor, weight: Tensor, bias: Tensor | None) -> Tensor:
 
 
 def _filled_up(rows: Tensor) -> Tensor:
-    """Fill up with rows of zeros to a multiple of the smallest number of rows: there are to be few sizes."""
+    """Append rows of zeros up to a multiple of the smallest number of rows."""
     return functional.pad(rows, (0, 0, 0, -len(rows) % ROWS[-1])).contiguous()
 
 
 def _products_with(few: Tensor, many: Tensor) -> Tensor:
-    """Let the many be the rows and the few the weight."""
+    """Multiply with ``many`` as the rows and ``few`` as the weight."""
     return _multiply(many, _filled_up(few), None).t()[: len(few)].contiguous()
 
 
 def _weighted_sums(weights: Tensor, many: Tensor) -> Tensor:
-    """Add up the products of as many of the summed ones at a time as there are kernels for."""
+    """Sum the products of as many terms at a time as there are kernels for."""
     filled, many, start = _filled_up(weights), many.contiguous(), 0
     out = filled.new_zeros(len(filled), many.shape[1])
     for size in ROWS:
@@ -184,12 +184,12 @@ def _weighted_sums(weights: Tensor, many: Tensor) -> Tensor:
 
 
 def _spread(weights: Tensor, few: Tensor) -> Tensor:
-    """Return the products of the columns: (R, N), (R, D) -> (N, D)."""
+    """Return the transposed product: (R, N), (R, D) -> (N, D)."""
     return linear(_filled_up(weights).t().contiguous(), _filled_up(few).t())
 
 
 class _ProductsWith(torch.autograd.Function):
-    """The gradients are the other products of these kinds."""
+    """:func:`products_with`; its gradients are products of the other kinds."""
 
     @staticmethod
     def forward(ctx, few: Tensor, many: Tensor) -> Tensor:  # type: ignore[no-untyped-def] # noqa: ANN001
@@ -203,7 +203,7 @@ class _ProductsWith(torch.autograd.Function):
 
 
 class _WeightedSums(torch.autograd.Function):
-    """The same, of sums."""
+    """:func:`weighted_sums`; its gradients are products of the other kinds."""
 
     @staticmethod
     def forward(ctx, weights: Tensor, many: Tensor) -> Tensor:  # type: ignore[no-untyped-def] # noqa: ANN001
@@ -217,7 +217,7 @@ class _WeightedSums(torch.autograd.Function):
 
 
 class _Linear(torch.autograd.Function):
-    """The product; the gradient of its input is such a product itself."""
+    """:func:`linear`; the gradient of its input is a product of this kind."""
 
     @staticmethod
     def forward(ctx, x: Tensor, weight: Tensor, bias: Tensor | None) -> Tensor:  # type: ignore[no-untyped-def] # noqa: ANN001

@@ -1,4 +1,4 @@
-"""Whether a graph of the model is being made, by torch.compile, torch.export or torch.jit."""
+"""Whether torch.compile, torch.export or torch.jit is tracing the model."""
 
 from __future__ import annotations
 
@@ -11,18 +11,18 @@ _state = {"exported": False}
 
 
 def is_traced() -> bool:
-    """Tell whether a graph is being made, which knows no shapes that depend on the documents."""
+    """Tell whether the model is being traced: then no shape may depend on the values of tensors."""
     return torch.compiler.is_compiling() or torch.jit.is_tracing()
 
 
 def is_exported() -> bool:
-    """Tell whether the graph that is being made must do for every length, without another one for some of them."""
+    """Tell whether the model is being traced into one graph for documents of every length."""
     return _state["exported"]
 
 
 @contextmanager
 def one_graph() -> Iterator[None]:
-    """Let what is traced inside the block make one graph for documents of every length."""
+    """Trace the model inside the block into one graph for documents of every length."""
     _state["exported"] = True
     try:
         yield

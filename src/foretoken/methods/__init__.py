@@ -1,1 +1,1 @@
-"""The methods: one file or folder for each, and the table of them all."""
+"""The methods, each in a file or folder of its own, and the table of all methods."""

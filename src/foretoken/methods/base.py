@@ -1,10 +1,10 @@
-"""What the configs of all methods share."""
+"""The base class of the configs of all methods."""
 
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable
-from dataclasses import dataclass, field, fields
+from dataclasses import dataclass, fields
 from pathlib import Path
 from typing import Any, ClassVar
 
@@ -18,6 +18,7 @@ from foretoken.files import JsonObject, PathLike, write_json
 from foretoken.methods.dimensions import ChosenLayers, Dimensions, Layers, check_layers
 from foretoken.methods.require import require_token_numbers
 from foretoken.methods.sites import Sites
+from foretoken.options import option
 from foretoken.saved_files import read_object, refuse_pickles
 
 ACTIVATIONS: dict[str, Callable[[Tensor], Tensor]] = {
@@ -28,22 +29,22 @@ ACTIVATIONS: dict[str, Callable[[Tensor], Tensor]] = {
 }
 
 REQUIRES = "pip install foretoken"
-LABELLED = ("SEQ_CLS", "TOKEN_CLS")  # peft's names of the problems whose outputs have names
-FILLED_IN = ("backbone", "head", "requires", "id2label", "problem_type")  # fields that a model fills in
+LABELLED = ("SEQ_CLS", "TOKEN_CLS")  # peft's names of the problems with named outputs
+FILLED_IN = ("backbone", "head", "requires", "id2label", "problem_type")  # fields that are filled in from the model
 
 
 @dataclass(frozen=True)
 class PrefixStart:
-    """What the prefix of a new adapter is at the start.
+    """The initial prefix of a new adapter.
 
     Attributes:
         source: ``random``, ``positions``, ``vocabulary``, ``text`` or ``adapter``.
         length: P.
         is_projected: the prefix is the output of a network.
         std: standard deviation of random numbers.
-        text: what the prefix starts from.
+        text: the text to start from.
         tokenizer: folder or hub name of the text's tokenizer; None for the model's own.
-        adapter: folder or hub name of the adapter that the prefix starts from.
+        adapter: folder or hub name of the adapter to start from.
     """
 
     source: str
@@ -56,7 +57,7 @@ class PrefixStart:
 
 
 class MethodName(str):
-    """A peft type from outside peft's own enumeration: a string that also answers ``.value`` and ``.name``."""
+    """A peft type outside of peft's own enumeration: a string that also has ``.value`` and ``.name``."""
 
     __slots__ = ()
 
@@ -68,97 +69,82 @@ class MethodName(str):
     name = value
 
     def __str__(self) -> str:
-        return f"PeftType.{self.value}"  # what peft takes apart in get_model_status
+        return f"PeftType.{self.value}"  # peft parses it in get_model_status
 
 
 @dataclass
 class ForetokenConfig(PeftConfig, ABC):
-    """What the configs of all methods share.
+    """The base class of the configs of all methods.
 
-    The metadata of a field has its ``help``; ``needs`` names options and the values without one of which it changes
-    nothing, ``rotary`` says that it does only on models that rotate by positions: a recipe that has it in vain is
-    told so.
+    The metadata of a field has its ``help``. ``needs`` maps other options to the values with which the field has an
+    effect; ``rotary`` says that it has an effect only on models with rotary positions. A recipe that sets a field
+    without effect is an error.
 
     Args:
-        modules_to_save: modules trained in full and saved with the adapter; default: the model's new head.
-        trainable_token_indices: tokens whose embeddings are trained and saved beside the adapter, these alone;
-            in the table that the model reads, and in its output where the two are tied. A mapping names the
-            modules: ``{"embed_tokens": [...], "lm_head": [...]}``.
-        layers: the layers that the method acts at: ``all`` (the default), ``last-4`` (of each stack), or a list of
-            numbers from 0, counted through all stacks. To the method they are the whole model: a prefix enters before
-            the first of them. The layers below stay those of the frozen model.
-        backbone: filled in when the adapter meets its model; loading on another one is an error.
-        head: the same of a head that took the place of transformers' own (``foretoken.replace_head``).
+        modules_to_save: modules that are fully trained and saved with the adapter; default: the model's new head.
+        trainable_token_indices: tokens whose embeddings are trained and saved with the adapter; in the table of the
+            model's input, and in its output where the two are tied. A mapping names the modules:
+            ``{"embed_tokens": [...], "lm_head": [...]}``.
+        layers: the layers at which the method acts: ``all`` (the default), ``last-4`` (of each stack), or a list of
+            numbers from 0, counted through all stacks. The method treats them as the whole model: a prefix enters
+            before the first of them. The layers below stay those of the frozen model.
+        backbone: filled in when the adapter is attached; loading it on another backbone is an error.
+        head: the options of a replaced head (``foretoken.replace_head``); filled in when the adapter is attached.
         id2label: the names of the model's outputs, by their numbers; filled in when the adapter is saved.
-        problem_type: what transformers' config says of the loss; filled in with them.
-        requires: what to install, for those who read the file where peft does not know the method.
+        problem_type: transformers' name of the kind of loss; filled in when the adapter is saved.
+        requires: the package to install, for readers of the file whose peft does not know the method.
     """
 
-    modules_to_save: list[str] | None = field(
-        default=None,
-        metadata={"help": "modules trained in full and saved with the adapter (default: the head)"},
+    modules_to_save: list[str] | None = option(
+        "modules trained in full and saved with the adapter (default: the head)", None
     )
-    trainable_token_indices: list[int] | dict[str, list[int]] | None = field(
-        default=None,
-        metadata={"help": "numbers of tokens whose embeddings are trained and saved, these rows alone"},
+    trainable_token_indices: list[int] | dict[str, list[int]] | None = option(
+        "numbers of tokens whose embeddings are trained and saved, these rows alone", None
     )
-    layers: Layers = field(
-        default=None,
-        metadata={"help": "layers that the method acts at: all (default), last-<k>, or a list of numbers"},
+    layers: Layers = option("layers that the method acts at: all (default), last-<k>, or a list of numbers", None)
+    backbone: dict[str, str | int] | None = option(
+        "the backbone that the adapter was made for (filled in)", None, internal=True
     )
-    backbone: dict[str, str | int] | None = field(
-        default=None,
-        metadata={"help": "the backbone that the adapter was made for (filled in)", "internal": True},
+    head: dict[str, str | bool] | None = option(
+        "the head that took the place of transformers' own (filled in)", None, internal=True
     )
-
-    head: dict[str, str | bool] | None = field(
-        default=None,
-        metadata={"help": "the head that took the place of transformers' own (filled in)", "internal": True},
+    id2label: dict[str, str] | None = option(
+        "the names of the outputs, by their numbers (filled in)", None, internal=True
     )
-
-    id2label: dict[str, str] | None = field(
-        default=None, metadata={"help": "the names of the outputs, by their numbers (filled in)", "internal": True}
-    )
-    problem_type: str | None = field(
-        default=None, metadata={"help": "the problem, as transformers calls it (filled in)", "internal": True}
-    )
-
-    requires: str = field(
-        default=REQUIRES,
-        metadata={"help": "what to install before peft knows the method (filled in)", "internal": True},
-    )
+    problem_type: str | None = option("the problem, as transformers calls it (filled in)", None, internal=True)
+    requires: str = option("what to install before peft knows the method (filled in)", REQUIRES, internal=True)
 
     method_type: ClassVar[str] = ""
     usual_rate: ClassVar[float | None] = 1e-3  # see `learning_rate`
     has_prefix: ClassVar[bool] = False
-    peft_types: ClassVar[tuple[str, ...]] = ()  # of peft's prompt learning that can hold such an adapter
+    peft_types: ClassVar[tuple[str, ...]] = ()  # the types of peft's prompt learning that can hold such an adapter
     target_modules: ClassVar[None] = None  # peft's tuner base looks it up; foretoken's sites do not use it
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        self.added_heads: frozenset[str] | None = None  # filled in by a model; no field, so that no file has it
-        self.model_config: Any = None  # the same
+        self.added_heads: frozenset[str] | None = None  # filled in from the model; not a field, as it is not saved
+        self.model_config: Any = None  # likewise
         self.peft_type = MethodName(self.method_type)  # type: ignore[assignment]
         self.requires = REQUIRES
         require_token_numbers(self.trainable_token_indices)
         check_layers(self.layers)
         if not isinstance(self.backbone, dict | None):
-            raise ConfigError(f"backbone is {quoted(self.backbone)}; expected what a saved adapter says, or null")
+            raise ConfigError(f"backbone is {quoted(self.backbone)}; expected that of a saved adapter, or null")
         if not isinstance(self.head, dict | None):
-            raise ConfigError(f"head is {quoted(self.head)}; expected what a saved adapter says, or null")
+            raise ConfigError(f"head is {quoted(self.head)}; expected that of a saved adapter, or null")
         check_label_names(self.id2label)
         self.validate()
 
     @property
     def learning_rate(self) -> float | None:
-        """The peak learning rate where nobody names one; None where nothing but a head is trained: the head's."""
+        """The default peak learning rate; None for a method that trains only a head: the head's rate."""
         return self.usual_rate
 
     @property
     def trained_tokens(self) -> tuple[int, ...]:
         """The tokens whose embeddings are trained, each once."""
-        given = self.trainable_token_indices or []
-        lists = given.values() if isinstance(given, dict) else [given]
+        chosen = self.trainable_token_indices or []
+        lists = chosen.values() if isinstance(chosen, dict) else [chosen]
         return tuple(dict.fromkeys(token for tokens in lists for token in tokens))
 
     def validate(self) -> None:
@@ -177,7 +163,7 @@ class ForetokenConfig(PeftConfig, ABC):
         return config.with_files_of(pretrained_model_name_or_path, subfolder=subfolder, **kwargs)
 
     def save_pretrained(self, save_directory: str, **kwargs: object) -> None:
-        """Write the config into a folder, what it requires first, and beside it the files that it names.
+        """Write the config into a folder, the field ``requires`` first, and the files that it names.
 
         Raises:
             SaveError: a file cannot be written.
@@ -187,7 +173,7 @@ class ForetokenConfig(PeftConfig, ABC):
         write_json(file, {"requires": self.requires, **read_object(file), **self.label_names()})
 
     def label_names(self) -> JsonObject:
-        """Return names and kind of the outputs: the model's; where it has placeholders alone, those that were saved."""
+        """Return the names and the kind of the model's outputs; the saved ones if the model has only placeholders."""
         model = self.model_config
         if model is None or self.task_type not in LABELLED:
             return {"id2label": self.id2label, "problem_type": self.problem_type}
@@ -198,11 +184,11 @@ class ForetokenConfig(PeftConfig, ABC):
         return {"id2label": names if is_named else self.id2label, "problem_type": kind}
 
     def with_files_in(self, folder: PathLike) -> ForetokenConfig:
-        """Return the config as it is saved, with the files that it names copied into ``folder``: it names none."""
+        """Return the config to be saved, with its files copied into ``folder``; by default it has none."""
         return self
 
     def with_files_of(self, source: PathLike, *, subfolder: str | None, **options: object) -> ForetokenConfig:
-        """Return the config with the files that it names found in ``source``, a folder or a hub name: it names none."""
+        """Return the config with the paths of its files in ``source``, a folder or hub name; by default it has none."""
         return self
 
     def chosen(self, dimensions: Dimensions) -> ChosenLayers:
@@ -231,65 +217,65 @@ class ForetokenConfig(PeftConfig, ABC):
         """Return new modules for a backbone of these dimensions."""
 
     def auxiliary_loss(self, sites: Sites) -> Tensor | None:
-        """Return what the method adds to the task's loss, given the modules that it built; None for nothing."""
+        """Return the method's auxiliary loss for the modules that it built; None where there is none."""
         return None
 
     def folded(
         self, sites: Sites, dimensions: Dimensions, *, folder: Path | None, dtype: torch.dtype
     ) -> tuple[ForetokenConfig, Sites] | None:
-        """Do :meth:`fused` for modules that :meth:`sites` has made."""
+        """Call :meth:`fused` for modules of :meth:`sites`."""
         chosen = self.chosen(dimensions)
-        back = ({place: number for number, place in there.items()} for there in chosen.numbers)
+        back = ({number: chosen_number for chosen_number, number in table.items()} for table in chosen.numbers)
         result = self.fused(sites.renumbered(*back), chosen.dimensions, folder=folder, dtype=dtype)
         return None if result is None else (result[0], result[1].renumbered(*chosen.numbers))
 
     def fused(
         self, sites: Sites, dimensions: Dimensions, *, folder: Path | None, dtype: torch.dtype
     ) -> tuple[ForetokenConfig, Sites] | None:
-        """Fold away what only training needs: in the modules, in place. None where there is nothing to fold.
+        """Remove the parts of the modules that only training needs, in place; return None where there are none.
 
         Args:
             sites: the trained modules.
-            dimensions: of the backbone that carries them.
-            folder: where the adapter will be saved, for what is too large for memory.
-            dtype: of what is written there.
+            dimensions: the numbers of their backbone.
+            folder: the folder in which the adapter will be saved, for a table that is too large for memory.
+            dtype: the type of the numbers in that table.
 
         Returns:
-            The config of what is left, and its modules.
+            The new config, and its modules.
         """
         return None
 
     training_options: ClassVar[tuple[str, ...]] = ("modules_to_save", "trainable_token_indices")
 
     def differs_in_parameters_alone(self) -> bool:
-        """Tell whether adapters whose configs say the same compute the same from the same parameters."""
+        """Tell whether adapters with equal configs and parameters compute the same."""
         return True
 
     def form_options(self) -> JsonObject:
-        """Return the options that decide what is computed from the parameters, and where."""
+        """Return the options that determine the computation, given the parameters."""
         left_out = {item.name for item in fields(PeftConfig)} | {*FILLED_IN, *self.training_options}
-        left_out |= {"trainable_token_indices"}  # a bank has their embeddings beside the method
+        left_out |= {"trainable_token_indices"}  # they are not part of the method
         names = (item.name for item in fields(self) if item.name not in left_out)
         return {"method": self.method_type} | {name: getattr(self, name) for name in names}
 
     def with_plain_modules(self, sites: Sites) -> ForetokenConfig:
-        """Put modules with parameters of their own in the place of those that read another module's, in place.
+        """Replace modules that read another module's parameters by modules with their own, in place.
 
         Returns:
-            The config of what is left.
+            The config of the new modules.
         """
         return self
 
     def is_cache(self) -> bool:
-        """Tell whether in a causal model the adapter is nothing but keys and values in front of the text."""
+        """Tell whether in a causal model the adapter is only keys and values before the text."""
         return False
 
     def lora_member(self) -> LoraConfig | None:
-        """Return the LoRA that belongs to the adapter and goes through peft's own layers."""
+        """Return the LoRA of the adapter, which peft's own layers compute; None where there is none."""
         return None
 
     def prefix_start(self) -> PrefixStart | None:
-        """Return what the prefix is at the start; None for a method without a prefix of its own."""
+        """Return the source of the initial prefix; None for a method without a prefix of its own."""
         return None
 
     @property
@@ -298,34 +284,34 @@ class ForetokenConfig(PeftConfig, ABC):
         return self.backbone is None or self.added_heads is not None
 
     def fill_in(self, dimensions: Dimensions) -> None:
-        """Note the backbone, and the head among the modules that are trained in full."""
-        own, trained = self.own_modules(), self.modules_with(dimensions.heads)
+        """Note the backbone, and the head among the fully trained modules."""
+        trained = self.modules_with(dimensions.heads)
         if self.is_new:
-            self.added_heads = frozenset(dimensions.heads) - frozenset(own)
+            self.added_heads = frozenset(dimensions.heads) - frozenset(self.own_modules())
         self.backbone = dimensions.fingerprint()
         self.modules_to_save = trained
 
     def modules_with(self, heads: Iterable[str]) -> list[str] | None:
-        """Return the modules to train in full: the user's, and the model's new head."""
+        """Return the modules to train fully: those that the user named, and the model's new head."""
         return list(dict.fromkeys([*self.own_modules(), *heads])) or None
 
     def own_modules(self) -> list[str]:
-        """Return the user's modules to train in full, without the head of another model that the config has served."""
+        """Return the modules to train fully that the user named, without the head of an earlier model of the config."""
         return [name for name in self.modules_to_save or [] if name not in (self.added_heads or ())]
 
 
 def check_label_names(names: object) -> None:
-    """Raise ConfigError for names of outputs that are no texts, or not numbered from 0."""
+    """Raise ConfigError for names of outputs that are not strings, or not numbered from 0."""
     if names is None:
         return
-    given: dict[object, object] = names if isinstance(names, dict) else {}
-    is_numbered = given.keys() == {*map(str, range(len(given)))} and bool(given)
-    if not is_numbered or not all(isinstance(name, str) for name in given.values()):
+    by_number: dict[object, object] = names if isinstance(names, dict) else {}
+    is_numbered = by_number.keys() == {*map(str, range(len(by_number)))} and bool(by_number)
+    if not is_numbered or not all(isinstance(name, str) for name in by_number.values()):
         raise ConfigError(f"id2label is {quoted(names)}; expected a name for each output, by its number, or null")
 
 
 def plain(value: Any) -> Any:
-    """Turn sets into sorted lists, enumeration members into their values."""
+    """Return sets as sorted lists, members of enumerations as their values, and anything else unchanged."""
     if isinstance(value, set):
         return sorted(value)
     return getattr(value, "value", value)

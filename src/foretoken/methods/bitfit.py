@@ -15,8 +15,8 @@ from foretoken.methods.sites import OutputShift, Sites
 class BitFitConfig(ForetokenConfig):
     """BitFit: every bias of the body, linear maps and norms, is trained.
 
-    Held as what is added to the frozen bias, ``(W x + b) + d`` with d = 0 at the start: the same model and the same
-    gradients as training b, but an adapter like any other (several at once, disabled, deleted).
+    The adapter holds the difference to the frozen bias, ``(W x + b) + d`` with d = 0 at the start: the model and the
+    gradients are those of training b, but several adapters can be attached, disabled and deleted.
 
     >>> BitFitConfig().peft_type
     'FORETOKEN_BITFIT'

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import ClassVar, Literal, get_args
 
 from torch import Tensor, nn
@@ -12,6 +12,7 @@ from foretoken.methods.base import ACTIVATIONS, ForetokenConfig
 from foretoken.methods.dimensions import Dimensions, Place
 from foretoken.methods.require import require_choice, require_fraction, require_int, require_positive
 from foretoken.methods.sites import OutputEdit, Sites
+from foretoken.options import option
 
 Variant = Literal["houlsby", "attention", "pfeiffer", "parallel"]
 Activation = Literal["relu", "gelu", "silu", "tanh"]
@@ -52,14 +53,12 @@ class BottleneckAdapterConfig(ForetokenConfig):
     foretoken.errors.ConfigError: variant is 'paralel' (did you mean 'parallel'?); expected houlsby, ...
     """
 
-    variant: Variant = field(default="houlsby", metadata={"help": "where the adapters are"})
-    bottleneck_size: int = field(default=64, metadata={"help": "width of the bottleneck"})
-    activation: Activation = field(default="relu", metadata={"help": "what follows the down-projection"})
-    scale: float | None = field(
-        default=None, metadata={"help": "factor on the adapter's output (default: 4 for parallel, 1 for the others)"}
-    )
-    adapter_dropout: float = field(default=0.0, metadata={"help": "dropout in the bottleneck in training"})
-    layer_norm: bool = field(default=False, metadata={"help": "a trained layer norm before the down-projection"})
+    variant: Variant = option("where the adapters are", "houlsby")
+    bottleneck_size: int = option("width of the bottleneck", 64)
+    activation: Activation = option("what follows the down-projection", "relu")
+    scale: float | None = option("factor on the adapter's output (default: 4 for parallel, 1 for the others)", None)
+    adapter_dropout: float = option("dropout in the bottleneck in training", 0.0)
+    layer_norm: bool = option("a trained layer norm before the down-projection", False)
 
     method_type: ClassVar[str] = "FORETOKEN_BOTTLENECK_ADAPTER"
 
@@ -124,10 +123,10 @@ class BottleneckAdapter(OutputEdit):
         for parameter in (self.down.bias, *self.up.parameters()):
             nn.init.zeros_(parameter)
 
-    def forward(self, output: Tensor, given: Tensor) -> Tensor:
+    def forward(self, output: Tensor, module_input: Tensor) -> Tensor:
         """(B, N, D) and (B, N, D) -> (B, N, D), in the output's type."""
         # reference.bottleneck_adapter: z, and y + s A(z)
-        x = (given if self.parallel else output).to(output.dtype)
+        x = (module_input if self.parallel else output).to(output.dtype)
         if self.norm is not None:
             weight, bias = self.norm.weight.to(x.dtype), self.norm.bias.to(x.dtype)
             x = F.layer_norm(x, self.norm.normalized_shape, weight, bias, self.norm.eps)

@@ -1,4 +1,4 @@
-"""The numbers of a backbone that a method may depend on, and the places that every family has.
+"""The numbers of a backbone that a method may depend on, and the modules that every family has.
 
 Shapes: D model width, H heads, K head width, V vocabulary, E width of the embeddings.
 """
@@ -28,9 +28,9 @@ class AttentionShape:
         num_heads: H.
         num_key_value_heads: H_kv, which divides H.
         head_dim: K.
-        query_maps: how many query projections it has (Longformer has one more for its global tokens).
-        is_cross: the keys are the encoder's; a prefix of the decoder is not among them.
-        has_global: some keys are seen by every query while the others are seen in a window.
+        query_maps: the number of query projections (Longformer has another for its global tokens).
+        is_cross: the keys are the encoder's, without a prefix of the decoder.
+        has_global: every query sees the global keys, and the other keys within a window.
         is_fused: one map yields queries, keys and values, in this order.
     """
 
@@ -47,16 +47,16 @@ class AttentionShape:
 class Dimensions:
     """The numbers of a backbone that a method may depend on, and its frozen token embeddings.
 
-    Layers are counted through all stacks: an encoder-decoder's decoder goes on where its encoder ends.
+    Layers are counted through all stacks: those of an encoder-decoder's decoder follow those of its encoder.
 
     Attributes:
-        first_layers: the layers that open a stack; a prefix enters there.
+        first_layers: the first layer of each stack; a prefix enters there.
         attentions: entry i < num_layers is layer i's self-attention; the decoder's attentions to the encoder follow.
         embedding: the frozen (V, E) token embeddings; E is the model's width in most families.
         biases: the path of every module of the body that adds a bias -> the bias's length.
         layer_paths: the path of every layer in the body.
-        heads: the modules that the task adds to the body; they are trained in full and saved.
-        trained_tokens: their embeddings are trained beside this adapter, and those of ``embedding`` mean nothing.
+        heads: the modules that the task adds to the body; they are fully trained and saved.
+        trained_tokens: tokens whose embeddings are trained with the adapter; those in ``embedding`` are not used.
     """
 
     model_type: str
@@ -75,25 +75,25 @@ class Dimensions:
     layer_paths: tuple[str, ...] = ()
 
     def layer_of(self, attention: int) -> int:
-        """Return the layer of an attention, by its index in ``attentions``: the last ones are those of the decoder."""
+        """Return the layer of an attention, by its index in ``attentions``."""
         return attention if attention < self.num_layers else attention + self.num_layers - len(self.attentions)
 
     def fingerprint(self) -> dict[str, str | int]:
-        """Return what a saved adapter remembers of its backbone."""
+        """Return the facts about its backbone that are saved with an adapter."""
         numbers = ("hidden_size", "num_layers", "num_heads", "num_key_value_heads", "head_dim", "vocab_size")
         return {name: getattr(self, name) for name in ("model_type", *numbers)}
 
 
 @dataclass(frozen=True)
 class Place:
-    """A module that every family has, under a name that is the same in all of them.
+    """A module that every family has, under a name that is the same in all families.
 
     Attributes:
-        kind: ``query`` and ``value`` (a query or value projection), ``fused`` (all that a map yields which makes
-            queries, keys and values), ``attention`` (an attention's output projection) or ``feed_forward``
-            (from what enters a layer's feed-forward block to what leaves it, before the residual sum).
+        kind: ``query`` or ``value`` (a query or value projection), ``fused`` (the whole map that yields queries, keys
+            and values), ``attention`` (an attention's output projection) or ``feed_forward``
+            (from the input of a layer's feed-forward block to its output, before the residual sum).
         index: the attention's index in ``Dimensions.attentions``, or the layer's for ``feed_forward``.
-        part: which of the attention's query or value projections.
+        part: the number of the attention's query or value projection.
     """
 
     kind: Literal["query", "value", "fused", "attention", "feed_forward"]
@@ -103,12 +103,12 @@ class Place:
 
 @dataclass(frozen=True)
 class ChosenLayers:
-    """Some layers of a backbone: a method builds its modules for these as if they were the whole backbone.
+    """Some layers of a backbone, for which a method builds its modules as if they were the whole backbone.
 
     Attributes:
         layers: their numbers, in order.
         attentions: the indices of their attentions in ``Dimensions.attentions``.
-        dimensions: of the chosen layers alone, counted from 0.
+        dimensions: the numbers of only the chosen layers, counted from 0.
     """
 
     layers: tuple[int, ...]
@@ -133,7 +133,7 @@ class ChosenLayers:
         attentions = tuple(i for i in range(len(whole.attentions)) if whole.layer_of(i) in chosen)
         paths = tuple(whole.layer_paths[layer] for layer in chosen if whole.layer_paths)
         inside = tuple(f"{path}." for path in paths)
-        part = replace(
+        dimensions = replace(
             whole,
             num_layers=len(chosen),
             first_layers=tuple(chosen.index(stack[0]) for stack in by_stack(chosen, whole) if stack),
@@ -141,11 +141,11 @@ class ChosenLayers:
             biases={path: size for path, size in whole.biases.items() if path.startswith(inside)},
             layer_paths=paths,
         )
-        return cls(chosen, attentions, part)
+        return cls(chosen, attentions, dimensions)
 
 
 def check_layers(layers: object) -> None:
-    """Raise ConfigError for what names no layers, whatever the model.
+    """Raise ConfigError for a value that names no layers of any model.
 
     >>> check_layers("last-4")
     >>> check_layers("last4")

@@ -1,4 +1,4 @@
-"""The linear probe: only the model's new head is trained."""
+"""The linear probe, which trains only the model's new head."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from foretoken.methods.sites import IdleEntry, Sites
 
 @dataclass
 class HeadOnlyConfig(ForetokenConfig):
-    """Train the head alone; the backbone stays as it is. The baseline below every adapter.
+    """Train only the head; the backbone stays frozen. The simplest baseline.
 
     >>> HeadOnlyConfig(task_type="SEQ_CLS").peft_type
     'FORETOKEN_HEAD_ONLY'
@@ -23,10 +23,10 @@ class HeadOnlyConfig(ForetokenConfig):
     usual_rate: ClassVar[float | None] = None
 
     def build(self, dimensions: Dimensions) -> Sites:
-        """Return one entry without parameters, so that peft's life cycle has something to hold on to.
+        """Return one entry without parameters, as peft needs a module to attach.
 
         Raises:
-            BackboneError: the model has no head of its own, and nothing else to train was named.
+            BackboneError: the model has no new head, and the config names nothing else to train.
         """
         if not (dimensions.heads or self.modules_to_save or dimensions.trained_tokens):
             raise BackboneError(

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import ClassVar, Literal, get_args
 
 import torch
@@ -17,6 +17,7 @@ from foretoken.methods.dimensions import AttentionShape, Dimensions, Place
 from foretoken.methods.low_rank.update import LowRankUpdate
 from foretoken.methods.require import require_choice, require_fraction, require_int, require_positive
 from foretoken.methods.sites import OutputEdit, ScoreColumns, Sites
+from foretoken.options import option
 
 Variant = Literal["inducer", "extension", "adaptive", "gating"]
 KEYED = ("inducer", "gating")  # the variants whose virtual key has a network of its own
@@ -25,7 +26,7 @@ KEY_SIZE = 6  # the paper's setting for RoBERTa-base, Table 5
 
 @dataclass
 class InducerTuningConfig(ForetokenConfig):
-    """Inducer-tuning: for every query q and head, one virtual key and value that are close to q and to its attention.
+    """Inducer-tuning: for every query q and head, one virtual key and value, close to q and to its attention.
 
     Chen et al. 2022, eq. 5-9 and 11. f is the frozen attention of q, MLP a network per head with one tanh layer:
 
@@ -35,12 +36,12 @@ class InducerTuningConfig(ForetokenConfig):
     - ``adaptive``: ``f + lambda MLP_v(q)`` before W_o (eq. 8), ``P_k = q``;
     - ``gating``: as ``inducer``, with ``(1 - lambda) f`` instead of f: the ablation without the residual form.
 
-    The last layers of the networks start at zero, so training starts at the frozen model, except for ``gating``. No
-    token of the future is used. Options add a low-rank update of the query projection (eq. 10) and, for MAM
-    inducer-tuning, a parallel adapter at the feed-forward block.
+    The last layers of the networks start at zero, so training starts at the frozen model, except for ``gating``. Later
+    tokens are not used. Options add a low-rank update of the query projection (eq. 10) and, for MAM inducer-tuning, a
+    parallel adapter at the feed-forward block.
 
     Args:
-        variant: which of the four.
+        variant: one of the four.
         key_bottleneck_size: width of MLP_k (default: 6), for ``inducer`` and ``gating``.
         value_bottleneck_size: width of MLP_v.
         lora_r: rank of the update of the query projection; 0 for none.
@@ -50,7 +51,7 @@ class InducerTuningConfig(ForetokenConfig):
         parallel_scale: factor on that adapter's output (default: 4).
 
     Raises:
-        ConfigError: a value that cannot work, or one for a part that the variant does not have.
+        ConfigError: a value that cannot work, or a value for something that the variant lacks.
 
     >>> InducerTuningConfig(key_bottleneck_size=10, value_bottleneck_size=15).peft_type
     'FORETOKEN_INDUCER_TUNING'
@@ -60,25 +61,16 @@ class InducerTuningConfig(ForetokenConfig):
     foretoken.errors.ConfigError: lora_alpha is 32, but lora_r is 0: there is no update to scale; set lora_r too
     """
 
-    variant: Variant = field(default="inducer", metadata={"help": "which form of virtual key and value"})
-    key_bottleneck_size: int | None = field(
-        default=None,
-        metadata={
-            "help": f"width of the network of the virtual key (default: {KEY_SIZE} in the variants that have it)"
-        },
+    variant: Variant = option("which form of virtual key and value", "inducer")
+    key_bottleneck_size: int | None = option(
+        f"width of the network of the virtual key (default: {KEY_SIZE} in the variants that have it)", None
     )
-    value_bottleneck_size: int = field(default=4, metadata={"help": "width of the network of the virtual value"})
-    lora_r: int = field(default=0, metadata={"help": "rank of an update of the query projection (0: none)"})
-    lora_alpha: float | None = field(
-        default=None, metadata={"help": "the update is scaled by lora_alpha / lora_r (default: lora_r)"}
-    )
-    lora_dropout: float = field(default=0.0, metadata={"help": "dropout on the input of that update in training"})
-    parallel_bottleneck_size: int = field(
-        default=0, metadata={"help": "width of a parallel adapter at the feed-forward block (0: none)"}
-    )
-    parallel_scale: float | None = field(
-        default=None, metadata={"help": "factor on the parallel adapter's output (default: 4)"}
-    )
+    value_bottleneck_size: int = option("width of the network of the virtual value", 4)
+    lora_r: int = option("rank of an update of the query projection (0: none)", 0)
+    lora_alpha: float | None = option("the update is scaled by lora_alpha / lora_r (default: lora_r)", None)
+    lora_dropout: float = option("dropout on the input of that update in training", 0.0)
+    parallel_bottleneck_size: int = option("width of a parallel adapter at the feed-forward block (0: none)", 0)
+    parallel_scale: float | None = option("factor on the parallel adapter's output (default: 4)", None)
 
     method_type: ClassVar[str] = "FORETOKEN_INDUCER_TUNING"
     usual_rate: ClassVar[float | None] = 3e-3
@@ -91,7 +83,11 @@ class InducerTuningConfig(ForetokenConfig):
         require_int("parallel_bottleneck_size", self.parallel_bottleneck_size, minimum=0)
         if self.key_bottleneck_size is not None:
             require_int("key_bottleneck_size", self.key_bottleneck_size, minimum=1)
-            self.require_key()
+            if self.variant not in KEYED:
+                raise ConfigError(
+                    f"key_bottleneck_size is {self.key_bottleneck_size}, but the virtual key of variant "
+                    f"{self.variant!r} is the query itself; leave it out, or choose variant 'inducer'"
+                )
         require_fraction("lora_dropout", self.lora_dropout)
         if self.lora_dropout and self.lora_r == 0:
             raise ConfigError(
@@ -101,16 +97,8 @@ class InducerTuningConfig(ForetokenConfig):
         self.require_scaled("lora_alpha", "lora_r", "update")
         self.require_scaled("parallel_scale", "parallel_bottleneck_size", "adapter")
 
-    def require_key(self) -> None:
-        """Raise ConfigError for a width of MLP_k in a variant without MLP_k."""
-        if self.variant not in KEYED:
-            raise ConfigError(
-                f"key_bottleneck_size is {self.key_bottleneck_size}, but the virtual key of variant {self.variant!r} "
-                "is the query itself; leave it out, or choose variant 'inducer'"
-            )
-
     def require_scaled(self, factor: str, size: str, what: str) -> None:
-        """Raise ConfigError for a factor that cannot work, or one on a part that is switched off."""
+        """Raise ConfigError for a factor that cannot work, or a factor on something that is switched off."""
         value = getattr(self, factor)
         if value is None:
             return
@@ -119,7 +107,7 @@ class InducerTuningConfig(ForetokenConfig):
             raise ConfigError(f"{factor} is {value}, but {size} is 0: there is no {what} to scale; set {size} too")
 
     def build(self, dimensions: Dimensions) -> Sites:
-        """Return columns for every attention, and the updates and adapters that the options ask for."""
+        """Return columns for every attention, and the updates and adapters of the options."""
         width = dimensions.hidden_size
         attentions = dict(enumerate(dimensions.attentions))
         outputs: dict[str | Place, OutputEdit] = {}
@@ -170,8 +158,8 @@ class Inducer(ScoreColumns):
     def scores(self, query: Tensor, scale: float) -> Tensor:
         """(B, H, N, K) -> (B, H, N, 1): ``<q, q + MLP_k(q)>`` times scale."""
         # reference.inducer_share: <q, P_k> with P_k = q + MLP_k(q), as |q|^2 + <q, MLP_k(q)>
-        wide = torch.promote_types(query.dtype, torch.float32)  # |q|^2 may be more than half precision can say
-        # heads after tokens, as they lie in memory
+        wide = torch.promote_types(query.dtype, torch.float32)  # |q|^2 may overflow in half precision
+        # heads after tokens, as in memory
         norm = torch.linalg.vector_norm(query.transpose(1, 2), dim=-1, keepdim=True, dtype=wide).transpose(1, 2)
         product = norm.square() * scale
         if self.key_network is not None:
@@ -179,7 +167,7 @@ class Inducer(ScoreColumns):
         return product.to(query.dtype)
 
     def combine(self, out: Tensor, probabilities: Tensor, query: Tensor) -> Tensor:
-        """Return what enters W_o: f, ``f + lambda MLP_v(q)`` (adaptive), or ``(1 - lambda) f`` (gating)."""
+        """Return the input of W_o: f, ``f + lambda MLP_v(q)`` (adaptive), or ``(1 - lambda) f`` (gating)."""
         # reference.adaptive_inducer: f + lambda MLP_v(q); (1 - lambda) f of gating
         weight = probabilities.to(out.dtype)
         if not self.residual:
@@ -224,8 +212,8 @@ class HeadNetwork(nn.Module):
     def dot(self, query: Tensor, scale: float) -> Tensor:
         """(B, H, N, K) -> (B, H, N, 1): ``<q, MLP(q)> = <tanh(q A_h + a_h), q B_h^T> + <q, b_h>`` times scale.
 
-        One product of q with the columns of A_h, B_h^T and b_h, (K, 2R + 1), and no output of K numbers a token.
-        Tokens are the last dimension on the way, which is the long one.
+        It is one product of q with the columns of A_h, B_h^T and b_h, (K, 2R + 1), and needs no output of K numbers per
+        token. Tokens, the longest dimension, come last in between.
         """
         down, up = self.down, self.up
         columns = torch.cat((down.weight, scale * up.weight.mT, scale * up.bias[..., None]), dim=-1).to(query.dtype)
@@ -239,7 +227,7 @@ class ExtendedNetwork(nn.Module):
     """A network per head into the model's width: ``sum_h lambda_h tanh(q A_h + a_h) B_h + b_2`` (eq. 11).
 
     b_2 is shared by the heads and not weighted, as b_o in the layer's own output projection. H (K + 1 + D) R + D
-    parameters. The B_h of all heads lie side by side in one (D, H R) matrix.
+    parameters. The B_h of all heads are one (D, H R) matrix.
     """
 
     def __init__(self, heads: int, head_dim: int, size: int, width: int) -> None:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field, fields, replace
+from dataclasses import dataclass, fields, replace
 from typing import ClassVar
 
 from peft import PeftConfig
@@ -13,6 +13,7 @@ from foretoken.methods.prefixes.prefix import PrefixConfig
 from foretoken.methods.prefixes.prefix_tuning import PrefixTuningConfig
 from foretoken.methods.require import require_positive
 from foretoken.methods.sites import Sites
+from foretoken.options import option
 
 
 @dataclass
@@ -37,11 +38,11 @@ class MAMAdapterConfig(PrefixConfig):
     'FORETOKEN_MAM_ADAPTER'
     """
 
-    num_virtual_tokens: int = field(default=30, metadata={"help": "length of the prefix"})
-    bottleneck_size: int = field(default=512, metadata={"help": "width of the adapter's bottleneck"})
-    activation: Activation = field(default="relu", metadata={"help": "what follows the down-projection"})
-    scale: float = field(default=PARALLEL_SCALE, metadata={"help": "factor on the adapter's output"})
-    adapter_dropout: float = field(default=0.0, metadata={"help": "dropout in the bottleneck in training"})
+    num_virtual_tokens: int = option("length of the prefix", 30)
+    bottleneck_size: int = option("width of the adapter's bottleneck", 512)
+    activation: Activation = option("what follows the down-projection", "relu")
+    scale: float = option("factor on the adapter's output", PARALLEL_SCALE)
+    adapter_dropout: float = option("dropout in the bottleneck in training", 0.0)
 
     method_type: ClassVar[str] = "FORETOKEN_MAM_ADAPTER"
     usual_rate: ClassVar[float | None] = 3e-3
@@ -53,18 +54,18 @@ class MAMAdapterConfig(PrefixConfig):
         self.adapter()
 
     def build(self, dimensions: Dimensions) -> Sites:
-        """Return prefix-tuning's sites and the adapters'."""
+        """Return the sites of prefix-tuning and of the adapters."""
         # reference.mam_adapter: prefix-tuning, and a parallel bottleneck adapter
         sites = self.prefix().build(dimensions)
         return replace(sites, outputs={**sites.outputs, **self.adapter().build(dimensions).outputs})
 
     def prefix(self) -> PrefixTuningConfig:
-        """Return the part in attention."""
+        """Return the config of prefix-tuning."""
         shared = {item.name for item in fields(PrefixConfig)} - {item.name for item in fields(PeftConfig)}
         return PrefixTuningConfig(**{name: getattr(self, name) for name in shared})
 
     def adapter(self) -> BottleneckAdapterConfig:
-        """Return the part at the feed-forward blocks."""
+        """Return the config of the adapters."""
         return BottleneckAdapterConfig(
             variant="parallel",
             bottleneck_size=self.bottleneck_size,

@@ -1,4 +1,4 @@
-"""The methods that can be part of a stack: name -> what a recipe, the command line and peft know each of them by."""
+"""The methods that can be members of a stack, by their names in recipes and on the command line."""
 
 from __future__ import annotations
 
@@ -31,10 +31,10 @@ class Method:
     """One row of the table.
 
     Attributes:
-        name: what recipes and the command line call it.
-        summary: what it trains, in one line.
+        name: its name in recipes and on the command line.
+        summary: the trained parameters, in one line.
         config: its peft config; None for full fine-tuning, which needs no adapter.
-        paper: where it comes from.
+        paper: the paper that introduced it.
     """
 
     name: str

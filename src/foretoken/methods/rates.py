@@ -1,4 +1,4 @@
-"""Learning rates where nobody names one (docs/decisions/0028-rates.md)."""
+"""Default learning rates (docs/decisions/0028-rates.md)."""
 
 from __future__ import annotations
 
@@ -7,13 +7,13 @@ from peft import LoraConfig, PeftConfig, TaskType
 from foretoken.errors import ConfigError
 from foretoken.methods.base import ForetokenConfig, plain
 
-HEAD_RATE, TAGGING_HEAD_RATE = 1e-3, 1e-2  # of a new head, whatever the method beside it: of texts, of tagged words
-FITTED_HEAD_RATE = 1e-4  # of one that starts as a fitted linear model, which larger steps leave for a worse one
+HEAD_RATE, TAGGING_HEAD_RATE = 1e-3, 1e-2  # of a new head with any method: for texts, for tagged words
+FITTED_HEAD_RATE = 1e-4  # of a head that starts as a fitted linear model, which larger steps make worse
 LORA_RATE, FULL_RATE = 3e-3, 3e-5
 
 
 def learning_rate(config: PeftConfig) -> float:
-    """Return the learning rate with which a config's method is trained where nobody names one.
+    """Return the default learning rate of a config's method.
 
     Raises:
         ConfigError: the config is of none of the methods.
@@ -30,10 +30,10 @@ def learning_rate(config: PeftConfig) -> float:
 
 
 def default_rates(config: PeftConfig | None, *, tagging: bool = False) -> tuple[float, float | None]:
-    """Return the learning rate of a method, and that of its head; None: the same.
+    """Return the default learning rates of a method and of its head; None for a head with the same rate.
 
     Args:
-        config: the method's; None for full fine-tuning.
+        config: the method's config; None for full fine-tuning.
         tagging: whether words are tagged.
 
     >>> from foretoken import make_config
@@ -45,7 +45,7 @@ def default_rates(config: PeftConfig | None, *, tagging: bool = False) -> tuple[
 
 
 def own_rate(config: PeftConfig | None) -> float | None:
-    """Return the learning rate of what a method trains beside the head; None where that is nothing."""
+    """Return the default learning rate of a method without its head; None for a method that trains only the head."""
     if config is None:
         return FULL_RATE
     if isinstance(config, LoraConfig):

@@ -1,4 +1,4 @@
-"""Checks of a config's values, each with one line that says what was given and what is expected."""
+"""Checks of a config's values; each error says what was given and what is expected."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from peft import LoraConfig
 
 from foretoken.errors import ConfigError, did_you_mean, quoted
 
-KEEPING = ("gaussian", "orthogonal", "eva")  # ways to start LoRA that leave the frozen weights alone
+KEEPING = ("gaussian", "orthogonal", "eva")  # initialisations of LoRA that do not change the frozen weights
 
 
 def require_int(name: str, value: object, *, minimum: int) -> None:
@@ -46,7 +46,7 @@ def require_choice(name: str, value: object, choices: tuple[str, ...]) -> None:
         raise ConfigError(f"{name} is {quoted(value)}{did_you_mean(str(value), choices)}; expected {listed}")
 
 
-def require_token_numbers(given: object) -> None:
+def require_token_numbers(value: object) -> None:
     """Raise ConfigError unless ``trainable_token_indices`` is None, token numbers, or a mapping of modules to them.
 
     >>> require_token_numbers({"embed_tokens": ["<new>"]})
@@ -55,16 +55,16 @@ def require_token_numbers(given: object) -> None:
     foretoken.errors.ConfigError: trainable_token_indices has '<new>'; expected numbers of tokens, e.g. [32000, 32001]
     """
     expected = "expected numbers of tokens, e.g. [32000, 32001]"
-    for tokens in given.values() if isinstance(given, dict) else [given or []]:
+    for tokens in value.values() if isinstance(value, dict) else [value or []]:
         if not isinstance(tokens, list | tuple):
-            raise ConfigError(f"trainable_token_indices is {quoted(given)}; {expected}")
+            raise ConfigError(f"trainable_token_indices is {quoted(value)}; {expected}")
         for token in tokens:
             if isinstance(token, bool) or not isinstance(token, int) or token < 0:
                 raise ConfigError(f"trainable_token_indices has {quoted(token)}; {expected}")
 
 
 def require_addition(lora: LoraConfig) -> None:
-    """Raise ConfigError for a LoRA that does more than add to frozen maps: other adapters share these."""
+    """Raise ConfigError for a LoRA that changes the frozen maps, which other adapters share."""
     if lora.bias != "none":
         raise ConfigError(f"a LoRA beside others has bias={lora.bias!r}; leave it out and put bitfit beside it")
     start = lora.init_lora_weights

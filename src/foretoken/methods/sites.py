@@ -1,12 +1,12 @@
-"""Where a method meets a backbone: a base class for its modules at each kind of site.
+"""The sites at which methods act in a backbone, with a base class for the modules of each kind of site.
 
 A method knows no backbone: it gets :class:`~foretoken.methods.dimensions.Dimensions` (numbers) and returns
 :class:`Sites` (modules). It may act
 
-- at a **layer entry**: a prefix put before the text at the first layer of a stack, an edit of that prefix or of the
+- at a **layer entry**: a prefix before the text at the first layer of a stack, an edit of that prefix or of the
   text before any layer (:class:`LayerEntry`);
 - in **attention**: extra score columns beside the backbone's own keys, a vector after its output projection
-  (:class:`ScoreColumns`), or an attention to the prefix alone (:class:`SeparatePrefix`);
+  (:class:`ScoreColumns`), or an attention to only the prefix (:class:`SeparatePrefix`);
 - at the **output of a module**: an edit that also sees the module's input (:class:`OutputEdit`): biases, bottleneck
   adapters, low-rank updates.
 
@@ -31,12 +31,12 @@ from foretoken.methods.dimensions import Place
 
 @dataclass(frozen=True)
 class FrozenStates:
-    """What the frozen model computes for a text of P tokens.
+    """The states that the frozen model computes for a text of P tokens.
 
     Attributes:
         entering: by layer, the (P, D) hidden states that enter it.
         attentions: for every attention, (P, 2 W): the keys as its queries see them, and the values.
-        free: the same, the keys without the rotation of their positions.
+        free: the same, but the keys without the rotation by their positions.
     """
 
     entering: Mapping[int, Tensor]
@@ -45,13 +45,13 @@ class FrozenStates:
 
 
 class LayerEntry(nn.Module):
-    """What a method does to the hidden states that enter one layer. The defaults change nothing.
+    """A method's edit of the hidden states that enter one layer. The defaults change nothing.
 
     Attributes:
-        prefix_length: P from this layer on; it enters before the first layer that has one.
+        prefix_length: P from this layer on; the prefix enters before the first layer that has one.
         position_free: in models with rotary positions, queries are not rotated when they are scored with the prefix.
-        one_document: the text is one document's, in a call for many of them at once (``torch.func.vmap``): what is
-            computed must not depend on the values of the token ids.
+        one_document: the text is one document's, in a call for many documents at once (``torch.func.vmap``): shapes
+            must not depend on the values of the token ids.
     """
 
     prefix_length: int = 0
@@ -59,7 +59,7 @@ class LayerEntry(nn.Module):
     one_document: bool = False
 
     def new_prefix(self, batch_size: int) -> Tensor:
-        """Return the (B, P, D) prefix, or what of it enters here; called where ``prefix_length`` grows."""
+        """Return the (B, P, D) prefix, or its vectors that enter here; called where ``prefix_length`` grows."""
         raise AdapterError(f"{type(self).__name__} has no prefix of its own")
 
     def on_prefix(self, prefix: Tensor) -> Tensor:
@@ -71,11 +71,11 @@ class LayerEntry(nn.Module):
         return text
 
     def initialise_from(self, states: FrozenStates, layer: int) -> None:
-        """Start from what the frozen model computes for a text, if this entry has a prefix."""
+        """Set the prefix to what the frozen model computes for a text; an entry without a prefix does nothing."""
 
 
 class IdleEntry(LayerEntry):
-    """A layer entry that changes nothing, of a method whose prefix has ``prefix_length`` vectors."""
+    """A layer entry that changes nothing, for a method whose prefix has ``prefix_length`` vectors."""
 
     def __init__(self, prefix_length: int = 0) -> None:
         super().__init__()
@@ -83,24 +83,24 @@ class IdleEntry(LayerEntry):
 
 
 class AttentionEdit(nn.Module, ABC):
-    """What one adapter does in one attention module."""
+    """One adapter's edit of one attention module."""
 
     @abstractmethod
     def members(self) -> Iterable[ScoreColumns | SeparatePrefix]:
-        """Return this edit, or the edits that a stack puts together."""
+        """Return this edit, or the edits of a stack's members."""
 
     def initialise_from(self, states: FrozenStates, index: int) -> None:
-        """Start from what the frozen model computes for a text, if this part has a prefix."""
+        """Set the prefix to what the frozen model computes for a text; an edit without a prefix does nothing."""
 
 
 class ScoreColumns(AttentionEdit):
-    """Extra score columns of one attention, and what their probabilities do.
+    """Extra score columns of one attention, and the use of their probabilities.
 
     Attributes:
         num_columns: X.
-        are_keys: ``keys`` yields something.
+        are_keys: ``keys`` does not return None.
         position_free: in models with rotary positions, ``scores`` gets queries that are not rotated.
-        placement: where the columns stand to the softmax. Inside, ``combine`` is given the sum over its other terms,
+        placement: how the columns relate to the softmax. Inside, ``combine`` gets the sum over its other terms,
             ``(1 - sum_x p_x) f``; otherwise ``f`` itself, the attention without these columns.
     """
 
@@ -122,7 +122,7 @@ class ScoreColumns(AttentionEdit):
         return None
 
     def keys(self, query: Tensor, documents: int) -> tuple[Tensor, Tensor] | None:
-        """Return keys and values, where that is all there is to ``scores`` and ``combine``: (B, H or H_kv, X, K) each.
+        """Return keys and values (B, H or H_kv, X, K) if the columns are nothing else; else None.
 
         Keys are cheaper than score columns. ``query`` is (1, H, N, K) where the B ``documents`` are packed.
         """
@@ -134,14 +134,14 @@ class ScoreColumns(AttentionEdit):
 
 
 class SeparatePrefix(AttentionEdit):
-    """Takes the prefix out of the attention to the text, and adds an attention to the prefix alone.
+    """Removes the prefix from the attention to the text, and adds an attention to only the prefix.
 
     ``out = Kern_text(q) + alpha Kern_prefix(q)``, each normalised over its own keys.
 
     Attributes:
         kernel: of the attention to the prefix (see :mod:`foretoken.attention.kernels`).
         text_kernel: of the attention to the text.
-        global_alpha: weight of a separate attention to the text's global keys; None for no such attention.
+        global_alpha: weight of a separate attention to the text's global keys; None: no such attention.
         projection: (R, K) of the performer kernel's random features; None for other kernels.
     """
 
@@ -166,14 +166,14 @@ class SeparatePrefix(AttentionEdit):
 
 
 class OutputEdit(nn.Module, ABC):
-    """An edit of a module's output that may look at the module's input."""
+    """An edit of a module's output, given the module's input."""
 
     @abstractmethod
-    def forward(self, output: Tensor, given: Tensor) -> Tensor:
+    def forward(self, output: Tensor, module_input: Tensor) -> Tensor:
         """Output (B, ..., D_out) and input (B, ..., D_in) of the module -> new output, in the output's type."""
 
     def folded(self, module: LinearMap) -> LinearMap | None:
-        """Return the linear map that a linear module and this edit are together; None where they are none."""
+        """Return the linear map of a linear module with this edit; None where the two are no linear map."""
         return None
 
 
@@ -184,7 +184,7 @@ class OutputShift(OutputEdit):
         super().__init__()
         self.shift = nn.Parameter(torch.zeros(size))
 
-    def forward(self, output: Tensor, given: Tensor) -> Tensor:
+    def forward(self, output: Tensor, module_input: Tensor) -> Tensor:
         """(..., size) -> (..., size)."""
         # reference.bitfit: y + d
         return output + self.shift.to(output.dtype)
@@ -201,18 +201,18 @@ class OutputSequence(OutputEdit):
         super().__init__()
         self.parts: Iterable[OutputEdit] = nn.ModuleList(parts)  # type: ignore[assignment]
 
-    def forward(self, output: Tensor, given: Tensor) -> Tensor:
-        """Edit the output in turn; each edit sees the module's own input."""
+    def forward(self, output: Tensor, module_input: Tensor) -> Tensor:
+        """Apply the edits in turn; each gets the module's own input."""
         for part in self.parts:
-            output = part(output, given)
+            output = part(output, module_input)
         return output
 
     def folded(self, module: LinearMap) -> LinearMap | None:
         """Fold the edits in turn."""
-        found: LinearMap | None = module
-        for part in self.parts:
-            found = None if found is None else part.folded(found)
-        return found
+        folded: LinearMap | None = module
+        for edit in self.parts:
+            folded = None if folded is None else edit.folded(folded)
+        return folded
 
 
 @dataclass(frozen=True)
@@ -222,7 +222,7 @@ class Sites:
     layers: Mapping[int, LayerEntry] = field(default_factory=dict)
     attention: Mapping[int, AttentionEdit] = field(default_factory=dict)
     outputs: Mapping[str | Place, OutputEdit] = field(default_factory=dict)
-    members: tuple[tuple[Any, Sites], ...] = ()  # of a stack: the config of each, and what it built
+    members: tuple[tuple[Any, Sites], ...] = ()  # of a stack: the config of each member, and its sites
 
     def items(self) -> Iterator[tuple[int | str | Place, nn.Module]]:
         """Yield every module with its key: by layer, then by attention, then the edits of outputs."""
@@ -235,7 +235,7 @@ class Sites:
         return (module for _, module in self.items())
 
     def renumbered(self, layers: Mapping[int, int], attentions: Mapping[int, int]) -> Sites:
-        """Return the same modules at layers and attentions of other numbers."""
+        """Return the same modules with other numbers of layers and attentions."""
 
         def moved(key: str | Place) -> str | Place:
             if isinstance(key, str):

@@ -1,10 +1,10 @@
-"""Composition: several methods on one backbone, each at its own site, saved as one adapter."""
+"""Stacks: several methods on one backbone, saved as one adapter."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from copy import copy
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, ClassVar, TypeVar
 
@@ -28,6 +28,7 @@ from foretoken.methods.sites import (
     SeparatePrefix,
     Sites,
 )
+from foretoken.options import option
 
 Key = TypeVar("Key")
 Value = TypeVar("Value")
@@ -37,12 +38,12 @@ Value = TypeVar("Value")
 class StackConfig(ForetokenConfig):
     """Several methods as one adapter, e.g. prefix-propagation + LoRA.
 
-    The members' prefixes stand side by side before the text; their attention columns share one softmax; LoRA goes
-    through peft's own LoRA layers.
+    The members' prefixes are concatenated before the text; their attention columns share one softmax; peft's own
+    layers compute LoRA.
 
     Args:
-        configs: the members' configs (or, as saved, their fields).
-        layers: of the members that name none of their own; LoRA names its own as ``layers_to_transform``.
+        configs: the members' configs, or their saved fields.
+        layers: the layers of the members that name none themselves; LoRA names its own as ``layers_to_transform``.
 
     Raises:
         ConfigError: no members, a stack in a stack, two LoRAs or one that changes the frozen model, or a method that
@@ -54,7 +55,7 @@ class StackConfig(ForetokenConfig):
     ['PrefixPropagationConfig', 'LoraConfig']
     """
 
-    configs: list[Any] = field(default_factory=list, metadata={"help": "the configs of the methods in the stack"})
+    configs: list[Any] = option("the configs of the methods in the stack", factory=list)
 
     method_type: ClassVar[str] = "FORETOKEN_STACK"
 
@@ -64,7 +65,7 @@ class StackConfig(ForetokenConfig):
         return min((rate for member in self.members() if (rate := own_rate(member)) is not None), default=None)
 
     def validate(self) -> None:
-        """Raise ConfigError for members that cannot be stacked; hold the members as plain data."""
+        """Raise ConfigError for members that cannot be stacked; store the members as plain data."""
         if not isinstance(self.configs, list | tuple) or not self.configs:
             raise ConfigError(f"a stack needs a list of at least one config; got {self.configs!r}")
         self.configs = [as_fields(member) for member in self.configs]
@@ -72,7 +73,7 @@ class StackConfig(ForetokenConfig):
         self.modules_to_save = list(dict.fromkeys([*(self.modules_to_save or []), *wanted])) or None
         if any(member.get("trainable_token_indices") for member in self.configs):
             raise ConfigError("a member of a stack has trainable_token_indices; give them to the stack itself")
-        self.made = [make_member(dict(values)) for values in self.configs]  # no field, so that no file has it
+        self.made = [make_member(dict(values)) for values in self.configs]  # not a field, as it is not saved
         if sum(isinstance(member, LoraConfig) for member in self.made) > 1:
             raise ConfigError("a stack takes at most one LoRA config; merge them into one with more target modules")
         if (lora := self.lora_member()) is not None:
@@ -83,13 +84,13 @@ class StackConfig(ForetokenConfig):
         return self.made
 
     def own_members(self) -> list[ForetokenConfig]:
-        """Return the members that foretoken builds itself; those without ``layers`` of their own have the stack's."""
-        own = [member for member in self.members() if isinstance(member, ForetokenConfig)]
-        return [replace(m, layers=self.layers) if m.layers is None and self.layers is not None else m for m in own]
+        """Return the members that are foretoken's; those without ``layers`` get the stack's."""
+        ours = [member for member in self.members() if isinstance(member, ForetokenConfig)]
+        return [replace(m, layers=self.layers) if m.layers is None and self.layers is not None else m for m in ours]
 
     def chosen(self, dimensions: Dimensions) -> ChosenLayers:
         """Return all layers: each member chooses its own."""
-        layer_numbers(self.layers, dimensions)  # refused also where every member has its own
+        layer_numbers(self.layers, dimensions)  # checked also where every member has its own
         return ChosenLayers.of(None, dimensions)
 
     def lora_member(self) -> LoraConfig | None:
@@ -101,7 +102,7 @@ class StackConfig(ForetokenConfig):
         return all(member.acts_everywhere(dimensions) for member in self.own_members())
 
     def build(self, dimensions: Dimensions) -> Sites:
-        """Return the members' sites, those of one place put together."""
+        """Return the sites of all members, with the modules at the same site combined."""
         built = [(member, member.sites(dimensions)) for member in self.own_members()]
         attention = gathered(sites.attention for _, sites in built)
         outputs = gathered(sites.outputs for _, sites in built)
@@ -115,14 +116,19 @@ class StackConfig(ForetokenConfig):
 
     def auxiliary_loss(self, sites: Sites) -> Tensor | None:
         """Return the sum of the members' losses."""
-        losses = [loss for member, own in sites.members if (loss := member.auxiliary_loss(own)) is not None]
+        losses = [
+            loss for member, member_sites in sites.members if (loss := member.auxiliary_loss(member_sites)) is not None
+        ]
         return sum(losses[1:], losses[0]) if losses else None
 
     def fused(
         self, sites: Sites, dimensions: Dimensions, *, folder: Path | None, dtype: torch.dtype
     ) -> tuple[ForetokenConfig, Sites] | None:
-        """Fold the members, each by itself."""
-        results = [member.folded(own, dimensions, folder=folder, dtype=dtype) for member, own in sites.members]
+        """Fuse the members, each by itself."""
+        results = [
+            member.folded(member_sites, dimensions, folder=folder, dtype=dtype)
+            for member, member_sites in sites.members
+        ]
         if not any(results):
             return None
         fused = tuple(result or before for result, before in zip(results, sites.members, strict=True))
@@ -131,24 +137,24 @@ class StackConfig(ForetokenConfig):
         return replace(self, configs=configs), replace(sites, members=fused)
 
     def differs_in_parameters_alone(self) -> bool:
-        """Tell whether all of foretoken's own members do."""
+        """Tell whether all members of foretoken's differ only in parameters."""
         return all(member.differs_in_parameters_alone() for member in self.own_members())
 
     def form_options(self) -> JsonObject:
-        """Return those of foretoken's own members."""
+        """Return the options of the members that are foretoken's."""
         return {"method": self.method_type, "members": [member.form_options() for member in self.own_members()]}
 
     def with_plain_modules(self, sites: Sites) -> ForetokenConfig:
-        """Let each member put plain modules in the place of others."""
-        plain_members = iter([member.with_plain_modules(own) for member, own in sites.members])
+        """Replace the modules of each member by plain ones."""
+        plain_members = iter([member.with_plain_modules(member_sites) for member, member_sites in sites.members])
         return self.with_members(lambda _: next(plain_members))
 
     def with_files_in(self, folder: PathLike) -> ForetokenConfig:
-        """Return the stack with its members as they are saved."""
+        """Return the stack with the configs of its members to be saved."""
         return self.with_members(lambda member: member.with_files_in(folder))
 
     def with_files_of(self, source: PathLike, *, subfolder: str | None, **options: object) -> ForetokenConfig:
-        """Return the stack with its members' files found."""
+        """Return the stack with the paths of its members' files."""
         return self.with_members(lambda member: member.with_files_of(source, subfolder=subfolder, **options))
 
     def with_members(self, change: Callable[[ForetokenConfig], ForetokenConfig]) -> StackConfig:
@@ -159,12 +165,12 @@ class StackConfig(ForetokenConfig):
         return changed
 
     def is_cache(self) -> bool:
-        """Tell whether in a causal model all members are nothing but keys and values; LoRA is more."""
+        """Tell whether in a causal model all members are only keys and values; LoRA is more."""
         return self.lora_member() is None and all(member.is_cache() for member in self.own_members())
 
 
 def as_fields(member: PeftConfig | JsonObject) -> JsonObject:
-    """Return a member's fields as data that json can hold."""
+    """Return a member's fields as plain data."""
     if isinstance(member, PeftConfig):
         member = member.to_dict()
     if not isinstance(member, dict):
@@ -182,7 +188,7 @@ def gathered(tables: Iterable[Mapping[Key, Value]]) -> dict[Key, list[Value]]:
 
 
 def stacked_entries(tables: list[Mapping[int, LayerEntry]], first_layers: Sequence[int]) -> dict[int, LayerEntry]:
-    """Put the members' entries of each layer together; a member that does nothing there still has its prefix."""
+    """Combine the members' entries of each layer; a member that does nothing there still has its prefix."""
     entries: dict[int, LayerEntry] = {}
     for layer in sorted({layer for table in tables for layer in table}):
         first = max(opening for opening in first_layers if opening <= layer)
@@ -194,23 +200,23 @@ def stacked_entries(tables: list[Mapping[int, LayerEntry]], first_layers: Sequen
         opened = [table[opening] for table, opening in zip(tables, openings, strict=True) if opening is not None]
         if len({entry.position_free for entry in opened}) > 1:
             raise ConfigError(
-                "the prefixes of a stack stand side by side; set position_free in all of its members or none"
+                "the prefixes of a stack are concatenated; set position_free in all of its members or in none"
             )
         entries[layer] = StackedEntry(parts, openings, layer=layer)
     return entries
 
 
 def prefix_opening(table: Mapping[int, LayerEntry], first: int, layer: int) -> int | None:
-    """Return where a member's prefix enters the layers from ``first`` to ``layer``; None where it has not yet."""
+    """Return the layer from ``first`` to ``layer`` at which a member's prefix enters; None where it does not."""
     return next((number for number in range(first, layer + 1) if number in table and table[number].prefix_length), None)
 
 
 class StackedEntry(LayerEntry):
-    """Several methods at one layer entry; their prefixes stand side by side, in the order in which they enter.
+    """Several methods at one layer entry; their prefixes are concatenated in the order in which they enter.
 
     Args:
         parts: the members' entries.
-        openings: where each member's prefix enters; None for one that has none here.
+        openings: the layer at which each member's prefix enters; None for a member without a prefix here.
         layer: the number of this layer.
     """
 
@@ -224,7 +230,7 @@ class StackedEntry(LayerEntry):
         self.position_free = any(part.position_free for part in parts if part.prefix_length)
 
     def new_prefix(self, batch_size: int) -> Tensor:
-        """Return the prefixes of the members that enter here, one after the other."""
+        """Return the concatenated prefixes of the members that enter here."""
         return torch.cat([self.parts[number].new_prefix(batch_size) for number in self.entering], dim=1)
 
     def on_prefix(self, prefix: Tensor) -> Tensor:
@@ -248,5 +254,5 @@ class StackedAttention(AttentionEdit):
         self.parts: Iterable[AttentionEdit] = nn.ModuleList(parts)  # type: ignore[assignment]
 
     def members(self) -> Iterable[ScoreColumns | SeparatePrefix]:
-        """Return the members' columns and separate prefixes: the attention asks each for itself."""
+        """Return the members' columns and separate prefixes."""
         return (member for part in self.parts for member in part.members())

@@ -1,4 +1,4 @@
-"""The one table of methods: name -> what a recipe, the command line and peft know it by."""
+"""The table of all methods, by their names in recipes and on the command line."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ def make_config(name: str, **options: Any) -> PeftConfig:
 
 
 def methods_with(fact: str) -> str:
-    """Return the names of the methods whose configs have a fact.
+    """Return the names of the methods whose configs have a certain attribute.
 
     >>> methods_with("peft_types")
     'prefix-propagation, prefix-tuning and prompt-tuning'

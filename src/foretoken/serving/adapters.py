@@ -1,4 +1,4 @@
-"""An adapter as the engine sees it: how it reads documents, what its outputs are called, how sure it is."""
+"""An adapter as the engine sees it: how it reads documents, the names of its outputs, and its calibration."""
 
 from __future__ import annotations
 
@@ -35,8 +35,8 @@ from foretoken.training.tokens.encode import EncodeSettings, model_max_length, t
 from foretoken.training.words import load_words
 from foretoken.tuner.forward.dimensions import takes_global_attention
 
-EMBEDDINGS = "embeddings"  # all that is asked of what has no head
-CLASSIFIED = (CLASSIFICATION, MULTI_LABEL, REGRESSION)  # what /classify answers
+EMBEDDINGS = "embeddings"  # the task of an adapter without a head
+CLASSIFIED = (CLASSIFICATION, MULTI_LABEL, REGRESSION)  # the tasks of /classify
 SERVED = (*CLASSIFIED, TOKEN_CLASSIFICATION, MULTIPLE_CHOICE, QUESTION_ANSWERING)
 
 
@@ -45,20 +45,20 @@ class Adapter:
     """An adapter that answers requests.
 
     Attributes:
-        name: what clients call it.
-        key: what the bank calls it: a new one each time that a name is loaded.
-        folder: where its files are.
-        info: what the bank knows of it.
-        problem: what it predicts.
+        name: by which clients request it.
+        key: its name in the bank: a new one each time that an adapter is loaded.
+        folder: of its files.
+        info: of the bank.
+        problem: that it was trained on.
         settings: how documents become tokens.
-        scaling: of the probabilities, fitted when it was trained; None where none was.
-        evidence: the validation documents and what was predicted for them; None where that is not known.
-        waiting: requests that need it and are not answered yet.
-        is_owned: whether its folder goes when it is removed.
-        pool: what vectors of texts are made with of their last states; None for an encoder-decoder, which has two.
-        asks_for_global: the model is told which tokens see all others: those of the question (Longformer).
-        has_words: the logits of TF-IDF are added to the model's.
-        words: that, while it is in memory; see :meth:`tfidf`.
+        scaling: of the probabilities, fitted in training; None where none was fitted.
+        evidence: the validation documents and their predictions; None where they are not known.
+        waiting: the number of requests that need it and are not answered yet.
+        is_owned: whether its folder is removed with it.
+        pool: how the last hidden states become a text's vector; None for an encoder-decoder.
+        asks_for_global: the model is given the tokens with global attention: those of the question (Longformer).
+        has_words: the logits of a TF-IDF model are added to the model's.
+        words: the TF-IDF model, while it is in memory; see :meth:`tfidf`.
     """
 
     name: str
@@ -78,20 +78,20 @@ class Adapter:
 
     @property
     def bytes(self) -> int:
-        """Memory of its parameters and of its words, where they are loaded."""
+        """Memory of its parameters and of its TF-IDF model, where they are loaded."""
         return self.info.bytes + self.words_bytes
 
     @property
     def words_bytes(self) -> int:
-        """Memory of its words, where they are loaded."""
+        """Memory of its TF-IDF model, where it is loaded."""
         words = self.words
         return 0 if words is None else words.num_bytes
 
     def tfidf(self) -> Tfidf | None:
-        """Return the words beside it, read again where they have left the memory; None where there are none.
+        """Return its TF-IDF model, loaded again where it was unloaded; None where it has none.
 
         Raises:
-            AdapterError: their files are gone or damaged.
+            AdapterError: the files are gone or damaged.
         """
         words = self.words
         if words is None and self.has_words:
@@ -105,16 +105,16 @@ class Adapter:
 
     @property
     def pools(self) -> bool:
-        """Whether its head reads what is pooled of all rows of a document."""
+        """Whether its head pools all rows of a document."""
         return self.info.pools
 
     @property
     def task(self) -> str:
-        """What is asked of it."""
+        """Its problem's name, or :data:`EMBEDDINGS`."""
         return EMBEDDINGS if self.info.head == "none" else self.problem.name
 
     def threshold(self, coverage: float) -> float:
-        """Return the confidence that this share of the validation documents has or exceeds.
+        """Return the confidence that this share of the validation documents reaches.
 
         Raises:
             ConfigError: its validation documents are not known.
@@ -123,11 +123,11 @@ class Adapter:
         return float(np.quantile(confidences_of(evidence.problem, evidence.outputs), 1 - coverage, method="higher"))
 
     def guarantee(self, limit: Limit) -> Guarantee:
-        """Return what keeps a limit, fitted on the validation documents.
+        """Return the guarantee of a limit, fitted on the validation documents.
 
         Raises:
             ConfigError: its validation documents are not known, or its problem has no such guarantee.
-            DataError: they do not suffice.
+            DataError: there are too few of them.
         """
         kind_of(self.problem, limit)
         return _fitted(self._known_evidence("max_error"), limit)
@@ -142,15 +142,15 @@ class Adapter:
 
 
 def read_adapter(name: str, key: str, folder: Path, base: SharedBase, info: AdapterInfo, frozen: Adapter) -> Adapter:
-    """Return the adapter in a folder that the bank has taken up; it reads texts as the frozen model or its card says.
+    """Return the adapter in a folder that the bank has loaded; its card says how it reads texts.
 
     Raises:
-        AdapterError: its problem is none that is served.
+        AdapterError: its problem is not served.
     """
     card = read_card(adapter_folder(folder))
     answers, embeds = info.head == "questions", info.head == "none"
-    own = QUESTION_ANSWERING if answers else REGRESSION if embeds else CLASSIFICATION
-    problem = card.make_problem() or make_problem(own, info.labels)
+    default = QUESTION_ANSWERING if answers else REGRESSION if embeds else CLASSIFICATION
+    problem = card.make_problem() or make_problem(default, info.labels)
     if problem.name not in SERVED or (problem.facts.answer is Answer.SPAN) != answers:
         raise AdapterError(f"{folder} predicts {problem.name}; the server takes {', '.join(SERVED)}")
     if problem.facts.answer is Answer.CHOICE and len(info.labels) > 1:
@@ -170,12 +170,12 @@ def read_adapter(name: str, key: str, folder: Path, base: SharedBase, info: Adap
         asks_for_global=answers and _asks_for_global(base),
         has_words=card.recipe.words,
     )
-    adapter.tfidf()  # which may be damaged
+    adapter.tfidf()  # raises an error now if it is damaged
     return adapter
 
 
 def frozen_model(base: SharedBase) -> Adapter:
-    """Return the pretrained model without an adapter; states are pooled as the folder of a sentence encoder says."""
+    """Return the pretrained model without an adapter; a sentence encoder's folder says how its states are pooled."""
     encoder, longest = SentenceEncoder.of(base.source), model_max_length(base.config, base.tokenizer)
     length = min(longest, encoder.max_length or longest)
     return Adapter(
@@ -190,7 +190,7 @@ def frozen_model(base: SharedBase) -> Adapter:
 
 
 def _asks_for_global(base: SharedBase) -> bool:
-    """Tell whether the model is told which tokens see all others when it answers questions."""
+    """Tell whether the model takes a global attention mask for question answering."""
     kind: Any = MODEL_FOR_QUESTION_ANSWERING_MAPPING.get(type(base.config), None)
     return kind is not None and takes_global_attention(kind)
 

@@ -1,4 +1,4 @@
-"""Questions about a context, questions with choices, and tags as transformers' pipeline answers them."""
+"""Tasks with answers as transformers' pipelines give them: extractive questions, multiple choice, and tags."""
 
 from __future__ import annotations
 
@@ -10,6 +10,7 @@ from typing import Any, Literal, TypeAlias
 import numpy as np
 import torch
 from torch import Tensor
+from torch.nn.utils.rnn import pad_sequence
 from transformers import PreTrainedTokenizerBase, TokenClassificationPipeline
 from transformers.pipelines.token_classification import AggregationStrategy
 
@@ -34,24 +35,24 @@ _SHARED = 4  # as in training: neighbouring windows share a quarter of their tok
 
 @dataclass(frozen=True)
 class Choices(TextInput):
-    """A question as ``text``, and the texts of which one is its answer."""
+    """A question as ``text``, and its choices, one of which is the answer."""
 
     choices: tuple[str, ...] = ()
 
     @property
     def sequences(self) -> int:
-        """One for each choice."""
+        """The number of choices."""
         return len(self.choices)
 
     @property
     def characters(self) -> int:
-        """The question stands before each choice."""
+        """The question counts once for each choice, as it stands before each."""
         return len(self.choices) * len(self.text) + sum(map(len, self.choices))
 
 
 @dataclass(frozen=True)
 class Told:
-    """What is answered: the fields that ``foretoken predict`` prints, and whether something was cut."""
+    """An answer: the fields that ``foretoken predict`` prints, and whether the document was truncated."""
 
     values: dict[str, object]
     truncated: bool = False
@@ -59,12 +60,12 @@ class Told:
 
 @dataclass(frozen=True)
 class Find:
-    """The part of a context, ``document.pair``, that answers the question, ``document.text``."""
+    """Extract the answer to the question ``document.text`` from the context ``document.pair``."""
 
     kind: Kind = "logits"
 
     def prepare(self, adapter: Adapter, document: TextInput) -> PreparedDocument[Told]:
-        """Return the windows of the context, each behind the question; nothing of the context is cut off."""
+        """Return the windows of the context, each behind the question; the context is not truncated."""
         check_task(adapter, QUESTION_ANSWERING)
         problem = adapter.problem
         assert isinstance(problem, QuestionAnswering)
@@ -75,16 +76,15 @@ class Find:
         table = PlainTable({"id": ["1"], "question": [question], "context": [context]})
         row = _only_row(problem.encode(table, adapter.settings)[0])
         collator = QuestionCollator(PaddingCollator(int(adapter.settings.tokenizer.pad_token_id)), has_global=False)
-        own, rows = collator([row]), [dict(window) for window in row["sequences"]]
+        batch, rows = collator([row]), [dict(window) for window in row["sequences"]]
         if adapter.asks_for_global:
             for window in rows:
-                length = len(window["input_ids"])
-                window[GLOBAL] = [int(place < row["asked"]) for place in range(length)]
+                window[GLOBAL] = [int(position < row["asked"]) for position in range(len(window["input_ids"]))]
 
         def finish(results: list[Tensor]) -> Told:
-            scores = torch.nn.utils.rnn.pad_sequence([result.float() for result in results], batch_first=True)
-            found = problem.choose(scores[..., 0], scores[..., 1], own)
-            outputs, _ = problem.decode(found.numpy(), None)
+            scores = pad_sequence([result.float() for result in results], batch_first=True)
+            spans = problem.choose(scores[..., 0], scores[..., 1], batch)
+            outputs, _ = problem.decode(spans.numpy(), None)
             return Told(problem.to_json(outputs, table)[0])
 
         return PreparedDocument(rows, finish)
@@ -92,12 +92,12 @@ class Find:
 
 @dataclass(frozen=True)
 class Choose:
-    """One of the choices that a question brings along."""
+    """Choose one of the choices of a question."""
 
     kind: Kind = "logits"
 
     def prepare(self, adapter: Adapter, document: TextInput) -> PreparedDocument[Told]:
-        """Return a pair of the question and each choice."""
+        """Return the pairs of the question and each choice."""
         check_task(adapter, MULTIPLE_CHOICE)
         problem = adapter.problem
         if not isinstance(document, Choices) or not isinstance(document.text, str):
@@ -129,10 +129,10 @@ def _refuse_empty(**texts: str) -> None:
 
 @dataclass(frozen=True)
 class TagWords:
-    """The entities in a document as ``foretoken predict`` finds them: a word has the tag of its first token.
+    """Find entities as ``foretoken predict`` does: a word has the tag of its first token.
 
     Attributes:
-        ignore_labels: what is left out of the answer.
+        ignore_labels: tags that are left out of the answer.
     """
 
     ignore_labels: tuple[str, ...] = ("O",)
@@ -144,19 +144,19 @@ class TagWords:
         text, problem = _tagged_text(document), adapter.problem
         table = PlainTable({"id": ["1"], "text": [text]})
         row = _only_row(problem.encode(table, adapter.settings)[0])
-        own, places = WordCollator(PaddingCollator(0))([row]), word_places(text)
+        batch, places = WordCollator(PaddingCollator(0))([row]), word_places(text)
 
         def finish(results: list[Tensor]) -> Entities:
-            scores = torch.nn.utils.rnn.pad_sequence([result.float() for result in results], batch_first=True)
+            scores = pad_sequence([result.float() for result in results], batch_first=True)
             model: Any = lambda **_: SimpleNamespace(logits=scores)  # noqa: E731 - the model has run already
-            logits = problem.forward(model, own)[1]
+            logits = problem.forward(model, batch)[1]
             outputs, _ = problem.decode(logits.numpy(), None)
             told: dict[str, Any] = problem.to_json(outputs, table)[0]
             sure = logits[0].softmax(dim=-1).amax(dim=-1).tolist()
             if "entities" not in told:
                 spans = [("entity", tag, number, number + 1) for number, tag in enumerate(told["tags"])]
             else:
-                spans = [("entity_group", one["type"], one["start"], one["end"]) for one in told["entities"]]
+                spans = [("entity_group", item["type"], item["start"], item["end"]) for item in told["entities"]]
             return [
                 {
                     key: label,
@@ -180,12 +180,12 @@ def _tagged_text(document: TextInput) -> str:
 
 @dataclass(frozen=True)
 class Tag:
-    """The entities in a document as transformers' pipeline finds them; a long one is read in windows, without a cut.
+    """Find entities as transformers' pipeline does; a long document is read in windows, not truncated.
 
     Attributes:
         aggregation_strategy: how tokens become entities, as in transformers' pipeline.
-        stride: tokens that neighbouring windows share; None for a quarter of a window.
-        ignore_labels: what is left out of the answer.
+        stride: tokens that neighbouring windows share (default: a quarter of a window).
+        ignore_labels: tags that are left out of the answer.
     """
 
     aggregation_strategy: Strategy = "simple"
@@ -213,8 +213,8 @@ class Tag:
             ]
             answer = _Answers(adapter.settings.tokenizer, adapter.labels)
             strategy = AggregationStrategy(self.aggregation_strategy)
-            found = answer.postprocess(outputs, strategy, list(self.ignore_labels))
-            return [_plain(entity) for entity in found]
+            entities = answer.postprocess(outputs, strategy, list(self.ignore_labels))
+            return [_plain(entity) for entity in entities]
 
         return PreparedDocument(rows, finish)
 
@@ -248,5 +248,5 @@ def _windows(adapter: Adapter, text: str, stride: int | None) -> dict[str, list[
 
 
 def _plain(entity: dict[str, object]) -> dict[str, object]:
-    """Return an entity with Python's own numbers."""
+    """Return an entity with Python's numbers in place of NumPy's."""
     return {name: value.item() if hasattr(value, "item") else value for name, value in entity.items()}

@@ -1,4 +1,4 @@
-"""One batch: its rows run together, and each request that is whole gets its results."""
+"""One batch: its rows run together, and each request gets its results when all of its rows have run."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ log = logging.getLogger(__name__)
 
 
 def compute(bank: MixedBank, rows: list[Row]) -> None:
-    """Run rows together; where that fails, one by one, so that a bad one fails alone."""
+    """Run rows together; where that fails, one by one, so that a bad row fails alone."""
     try:
         first, inputs = rows[0].request, [row.inputs for row in rows]
         names, keeps = [row.request.adapter.key for row in rows], any(row.request.is_one_of_many for row in rows)
@@ -57,7 +57,7 @@ def _deliver(bank: MixedBank, row: Row, result: Tensor) -> None:
 
 
 def settle(future: Future[Any], value: object = None, *, error: BaseException | None = None) -> None:
-    """Answer a request, unless it has been answered or given up."""
+    """Answer a request, unless it has been answered or cancelled."""
     with suppress(CancelledError, RuntimeError):
         if future.done() or not future.set_running_or_notify_cancel():
             return
@@ -68,5 +68,5 @@ def settle(future: Future[Any], value: object = None, *, error: BaseException | 
 
 
 def told(error: Exception, doing: str) -> Exception:
-    """Return what a client is told: our own errors as they are, of others only their kind."""
+    """Return the error for a client: an error of foretoken as it is, of any other only its type."""
     return error if isinstance(error, ForetokenError) else ComputeError(f"{doing} failed: {type(error).__name__}")

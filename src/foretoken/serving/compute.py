@@ -1,4 +1,4 @@
-"""What computes: one pretrained model, and adapters that are named row by row.
+"""The model that serves: one pretrained model with many adapters; each row of a batch names its adapter.
 
 Shapes: B rows, N tokens, D model width.
 """
@@ -32,20 +32,20 @@ Key = TypeVar("Key")
 Kind: TypeAlias = Literal["logits", "summaries", "states"]
 Add: TypeAlias = Callable[[str], AdapterInfo]
 
-HEADS = {"FEATURE_EXTRACTION": "none", "QUESTION_ANS": "questions"}  # others have classes
-WRITERS = ("CAUSAL_LM", "SEQ_2_SEQ_LM")  # peft's names of what writes texts
+HEADS = {"FEATURE_EXTRACTION": "none", "QUESTION_ANS": "questions"}  # all other tasks classify
+WRITERS = ("CAUSAL_LM", "SEQ_2_SEQ_LM")  # peft's task types that generate text
 BASE = "__base__"  # the pretrained model without an adapter, as peft calls it
 
 
 class MixedBank:
     """Adapters of one model; all rows of a batch run together, whatever their adapters are. One thread calls it.
 
-    What :class:`foretoken.AdapterBank` does not take, such as LoRA with ``use_dora``, runs one adapter at a time.
+    Adapters that :class:`foretoken.AdapterBank` does not take, such as LoRA with ``use_dora``, run one at a time.
 
     Args:
         base: the pretrained model.
-        dtype: in which the adapters' parameters are kept; None for float32, which those that run apart have.
-        states: bytes of the states of documents that stay for later requests.
+        dtype: of the adapters' parameters (default: float32, which the adapters that run apart always have).
+        states: bytes of hidden states of documents that are kept for later requests.
     """
 
     def __init__(self, base: SharedBase, dtype: str | None = None, *, states: int = 0) -> None:
@@ -59,16 +59,16 @@ class MixedBank:
 
     @property
     def packs(self) -> bool:
-        """Whether padding is not computed."""
+        """Whether the model does not compute padding."""
         return self.together.packs
 
     def read(self, folder: Path) -> Add:
-        """Read an adapter's files, on any thread; return what takes it up under a name, on the bank's own.
+        """Read an adapter's files, on any thread; return a function that adds it by name, on the bank's thread.
 
-        Either may fail, and all others are then as they were.
+        Where either fails, the other adapters stay as they are.
 
         Raises:
-            AdapterError: the folder holds none, or one of another model, or one that writes texts.
+            AdapterError: the folder holds no adapter, one of another model, or one that generates text.
         """
         task_type = task_of(PeftConfig.from_pretrained(str(folder)))
         if task_type in WRITERS:
@@ -81,21 +81,21 @@ class MixedBank:
         def add(name: str) -> AdapterInfo:
             try:
                 with self.base.making:
-                    self.together.add(name, saved, without_words=True)  # a task adds them, it has the text
+                    self.together.add(name, saved, without_words=True)  # the task adds TF-IDF: it has the text
             except (AdapterError, BackboneError) as error:
                 log.info("adapter %s runs apart from the others: %s", name, error)
                 return self.apart.read(folder)(name)
-            found = self.together.info(name)
-            head = found.head if found.head in HEADS.values() else None
+            info = self.together.info(name)
+            head = info.head if info.head in HEADS.values() else None
             if head != HEADS.get(task_type or ""):
                 self.together.remove(name)
                 raise AdapterError(f"{folder} has no trained head; train one with the adapter")
-            return found
+            return info
 
         return add
 
     def remove(self, name: str) -> None:
-        """Give an adapter up."""
+        """Remove an adapter."""
         if name in self.together:
             self.together.remove(name)
         else:
@@ -104,31 +104,35 @@ class MixedBank:
     def run(
         self, kind: Kind, rows: Sequence[Mapping[str, Sequence[int]]], names: Sequence[str], *, keeps: bool = False
     ) -> list[Tensor]:
-        """Return the results of a batch of token rows; ``keeps``: others of their documents come in the next one."""
+        """Return the results of a batch of token rows.
+
+        ``keeps``: keep the hidden states of all rows, as other adapters read the same documents in the next batch.
+        """
         self.together.frozen.states.keeps_all = keeps
         padding = int(self.base.tokenizer.pad_token_id)
         batch = {"input_ids": padded([row["input_ids"] for row in rows], padding)}
         batch["attention_mask"] = padded([[1] * len(row["input_ids"]) for row in rows], 0)
-        for name, other in (("token_type_ids", 0), (GLOBAL, -1)):  # and what rows have that do not say
+        for name, other in (("token_type_ids", 0), (GLOBAL, -1)):  # name, and the value of rows without it
             if any(name in row for row in rows):
                 batch[name] = padded([row.get(name, [other] * len(row["input_ids"])) for row in rows], 0)
         return self.results(kind, batch, names)
 
     @torch.inference_mode()
     def results(self, kind: Kind, inputs: dict[str, Tensor], names: Sequence[str]) -> list[Tensor]:
-        """Return a result of each row of a padded batch.
+        """Return a result for each row of a padded batch.
 
         Args:
-            kind: ``logits``: (labels,), or (tokens, labels) of an adapter that tags or finds answers; ``summaries``:
-                what its adapter's head keeps of a row, a part of a document; ``states``: the last ones, (tokens, D).
+            kind: ``logits``: (labels,), or (tokens, labels) for an adapter that tags or extracts answers;
+                ``summaries``: what the adapter's head pools of a row, one window of a document; ``states``: the last
+                hidden states (tokens, D).
             inputs: of the model.
-            names: the adapter of each row; of states :data:`BASE` names the model alone.
+            names: the adapter of each row; for states :data:`BASE` names the model alone.
         """
 
-        def run(is_apart: bool, rows: dict[str, Tensor], own: list[str]) -> list[Tensor]:
+        def run(is_apart: bool, rows: dict[str, Tensor], row_names: list[str]) -> list[Tensor]:
             with self.base.computing(self.together.heads.device.type):
-                found = self.apart.results(kind, rows, own) if is_apart else self._together(kind, rows, own)
-                return [result.float().cpu() for result in found]
+                compute = self.apart.results if is_apart else self._together
+                return [result.float().cpu() for result in compute(kind, rows, row_names)]
 
         return _in_groups(inputs, names, [name != BASE and name not in self.together for name in names], run)
 
@@ -140,7 +144,7 @@ class MixedBank:
 
     @torch.inference_mode()
     def document_logits(self, name: str, summaries: Sequence[Tensor], owner: Sequence[int]) -> Tensor:
-        """Return the logits (B, C) of documents of one adapter, given what was kept of their rows."""
+        """Return the logits (B, C) of documents of one adapter, given the summaries of their rows."""
         run = self.together if name in self.together else self.apart
         with self.base.computing(self.together.heads.device.type):
             return run.document_logits(name, summaries, owner).float().cpu()
@@ -158,17 +162,17 @@ class GroupedBank:
         self._loaded: dict[str, Predictor] = {}
 
     def read(self, folder: Path) -> Add:
-        """Load an adapter, and return what puts it beside the others."""
+        """Load an adapter, and return a function that adds it by name."""
         with self.base.making:
             predictor = load_for_inference(folder, base=self.base)
         method = PeftConfig.from_pretrained(str(folder)).peft_type
-        own = _own_tensors(predictor.model)
+        trained = _trained_tensors(predictor.model)
         info = AdapterInfo(
             method=str(getattr(method, "value", method)),
             head="questions" if predictor.problem.facts.answer is Answer.SPAN else "classification",
             labels=tuple(predictor.labels),
-            bytes=sum(tensor.numel() * tensor.element_size() for tensor in own),
-            dtype=own[0].dtype if own else torch.float32,
+            bytes=sum(tensor.numel() * tensor.element_size() for tensor in trained),
+            dtype=trained[0].dtype if trained else torch.float32,
             pools=pool_of(predictor.model) is not None,
         )
 
@@ -179,11 +183,11 @@ class GroupedBank:
         return add
 
     def remove(self, name: str) -> None:
-        """Give an adapter up."""
+        """Remove an adapter."""
         self._loaded.pop(name, None)
 
     def results(self, kind: Kind, inputs: dict[str, Tensor], names: Sequence[str]) -> list[Tensor]:
-        """Return a result of each row, as :meth:`MixedBank.results` has it."""
+        """Return a result for each row; see :meth:`MixedBank.results`."""
 
         def run(name: str, group: dict[str, Tensor], _: list[str]) -> list[Tensor]:
             predictor, mask = self._loaded[name], group["attention_mask"]
@@ -191,14 +195,14 @@ class GroupedBank:
                 return list(row_summaries(predictor.model, group))
             if kind == "states":
                 return _without_padding(body_of(inner_of(predictor.model))(**group).last_hidden_state, mask)
-            if GLOBAL in group and bool((group[GLOBAL] < 0).any()):  # the model knows which tokens these are
+            if GLOBAL in group and bool((group[GLOBAL] < 0).any()):  # without them the model takes its own
                 del group[GLOBAL]
             return _without_padding(self._logits(predictor, group), mask)
 
         return _in_groups(inputs, names, names, run)
 
     def document_logits(self, name: str, summaries: Sequence[Tensor], owner: Sequence[int]) -> Tensor:
-        """Return the logits (B, C) of documents of one adapter, given what was kept of their rows."""
+        """Return the logits (B, C) of documents of one adapter, given the summaries of their rows."""
         return logits_of_summaries(self._loaded[name].model, torch.stack(list(summaries)), torch.tensor(owner))
 
     def _logits(self, predictor: Predictor, group: dict[str, Tensor]) -> Tensor:
@@ -206,8 +210,8 @@ class GroupedBank:
             logits: Tensor = predictor.model(**group).logits
             return logits
         with token_types_passed_on(predictor.model, group.get("token_type_ids")):
-            found = predictor.model(**group)
-        return torch.stack([found.start_logits, found.end_logits], dim=-1)
+            outputs = predictor.model(**group)
+        return torch.stack([outputs.start_logits, outputs.end_logits], dim=-1)
 
 
 def _in_groups(
@@ -218,19 +222,14 @@ def _in_groups(
 ) -> list[Tensor]:
     """Run the rows of each key together, and return all results in order."""
     groups: dict[Key, list[int]] = {}
-    for place, key in enumerate(keys):
-        groups.setdefault(key, []).append(place)
-    rows: dict[int, Tensor] = {}
-    for key, places in groups.items():
-        results = run(key, _taken(inputs, places), [names[place] for place in places])
-        rows |= dict(zip(places, results, strict=True))
-    return [rows[place] for place in range(len(names))]
-
-
-def _taken(inputs: dict[str, Tensor], places: list[int]) -> dict[str, Tensor]:
-    """Return some rows of a batch, cut to the longest of them."""
-    longest = int(inputs["attention_mask"][places].sum(dim=1).max())
-    return {name: values[places, :longest] for name, values in inputs.items()}
+    for row, key in enumerate(keys):
+        groups.setdefault(key, []).append(row)
+    results: dict[int, Tensor] = {}
+    for key, rows in groups.items():
+        longest = int(inputs["attention_mask"][rows].sum(dim=1).max())
+        group = {name: values[rows, :longest] for name, values in inputs.items()}
+        results |= dict(zip(rows, run(key, group, [names[row] for row in rows]), strict=True))
+    return [results[row] for row in range(len(names))]
 
 
 def _without_padding(values: Tensor, mask: Tensor) -> list[Tensor]:
@@ -239,7 +238,7 @@ def _without_padding(values: Tensor, mask: Tensor) -> list[Tensor]:
     return [row[:length] for row, length in zip(values, mask.sum(dim=1).tolist(), strict=True)]
 
 
-def _own_tensors(model: nn.Module) -> list[Tensor]:
-    """Return what was trained: the pretrained tensors are frozen and shared."""
+def _trained_tensors(model: nn.Module) -> list[Tensor]:
+    """Return the tensors of the adapter; the pretrained ones are shared."""
     names = ("modules_to_save", "foretoken", "lora_")
     return [tensor for name, tensor in model.named_parameters() if any(part in name for part in names)]

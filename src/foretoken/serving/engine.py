@@ -1,4 +1,4 @@
-"""The engine: requests in, answers out. One thread owns the model; nothing here knows of HTTP."""
+"""The engine, which answers requests in batches. One thread owns the model; nothing here depends on HTTP."""
 
 from __future__ import annotations
 
@@ -30,9 +30,9 @@ T = TypeVar("T")
 _LEAST_TOKENS = 512  # of a batch, however slow the machine is
 _FIRST_TOKENS = 2048  # of a batch while the speed is not known
 _TYPICAL = 128  # tokens of a row, when the speed is measured
-_ASSUMED = 512.0  # tokens a second of a model that could not be measured, until a full batch tells
-_CHARACTERS = 4  # of a token, while a text is being tokenised
-_LOOK = 0.1  # seconds between two looks at deadlines while adapters are read
+_ASSUMED = 512.0  # tokens a second of a model that could not be measured, until the first full batch
+_CHARACTERS = 4  # of a token, estimated while a text is being tokenised
+_LOOK = 0.1  # seconds between two checks of the deadlines while adapters are read
 State: TypeAlias = Literal["new", "ready", "draining", "closed", "failed"]
 
 
@@ -41,10 +41,10 @@ class ServingEngine:
 
     Args:
         store: the adapters.
-        limits: what is taken.
-        observer: is told what happens.
-        padded: whether the model computes padding, which then counts in the size of a batch; None: ask it.
-        clock: seconds.
+        limits: of requests and of batches.
+        observer: is called at each event.
+        padded: whether the model computes padding, which then counts in the size of a batch (default: ask it).
+        clock: returns seconds.
     """
 
     def __init__(
@@ -60,7 +60,7 @@ class ServingEngine:
         self.state: State = "new"
         self._padded, self._clock = not store.bank.packs if padded is None else padded, clock
         self._queue, self._calls = Queue(), deque[tuple[Callable[[], Any], Future[Any]]]()
-        self._reserved = self._coming = 0  # documents that are being tokenised, and their tokens, about
+        self._reserved = self._coming = 0  # documents that are being tokenised, and their estimated tokens
         self._running: list[Row] = []
         self._tokens_per_second = 0.0
         self._running_tokens, self._running_since = 0, 0.0
@@ -70,14 +70,14 @@ class ServingEngine:
         self._readers = ThreadPoolExecutor(2, "foretoken-adapters")
 
     def start(self) -> ServingEngine:
-        """Measure how fast the model is, so that the first requests are refused as later ones are; start its thread."""
+        """Measure the model's speed, so that the first requests are refused as later ones are; start its thread."""
         self._measure()
         self.state = "ready"
         self._worker.start()
         return self
 
     def _measure(self) -> None:
-        """Time the pretrained model on a small batch, twice: the first one is slow. Full batches say more, later."""
+        """Time the pretrained model on a small batch, the second time it runs; full batches correct it later."""
         length = min(_TYPICAL, self.store.frozen.settings.max_length)
         ids = torch.zeros((max(1, _LEAST_TOKENS // length), length), dtype=torch.long)
         ids[:, 0] = torch.arange(len(ids))  # equal rows would run once
@@ -90,14 +90,14 @@ class ServingEngine:
                 start = self._clock()
                 self.store.bank.results("states", batch, [BASE] * len(ids))
                 seconds = self._clock() - start
-        except Exception as error:  # a model that needs more than tokens; its requests tell
+        except Exception as error:  # a model that needs more inputs than tokens; its requests fail with a message
             log.warning("the model's speed is not known yet and taken to be slow: %s", type(error).__name__)
             self._tokens_per_second = _ASSUMED
             return
         self._tokens_per_second = ids.numel() / seconds if seconds > 0 else 0.0
 
     def close(self) -> None:
-        """Take no more requests, answer those that were taken, and end."""
+        """Accept no more requests, answer the accepted ones, and end."""
         with self._changed:
             if self.state == "ready":
                 self.state = "draining"
@@ -114,11 +114,11 @@ class ServingEngine:
         return self.start()
 
     def __exit__(self, *_: object) -> None:
-        """Answer what was taken, and end."""
+        """Answer the accepted requests, and end."""
         self.close()
 
     def submit(self, request: Request[T]) -> Future[list[T]]:
-        """Tokenise a request and put it into the queue; cancel the future to give the request up.
+        """Tokenise a request and put it into the queue; cancel the future to cancel the request.
 
         The future fails with a BusyError where the request has waited too long, an AdapterError where its adapter can
         no longer be read, and a ComputeError where the model fails on it.
@@ -128,33 +128,33 @@ class ServingEngine:
             NoSuchAdapterError: no adapter has this name.
             BusyError: the queue is full, or would take longer than the request may wait.
             TooLongError: there are too many documents, or one is too long.
-            DataError: one of them is empty.
-            WrongTaskError: the adapter does something else.
+            DataError: a document is empty.
+            WrongTaskError: the adapter has another task.
         """
-        (found,) = self.submit_all([request])
-        if isinstance(found, ForetokenError):
-            raise found
-        return found
+        (future,) = self.submit_all([request])
+        if isinstance(future, ForetokenError):
+            raise future
+        return future
 
     def submit_all(self, requests: Sequence[Request[T]]) -> list[Future[list[T]] | ForetokenError]:
-        """Submit requests for the same documents, which are taken or refused together; those that fail are errors.
+        """Submit requests for the same documents, accepted or refused together; return the error of one that fails.
 
         Raises:
-            NotReadyError, BusyError, TooLongError: as :meth:`submit`, of all of them.
+            NotReadyError, BusyError, TooLongError: as :meth:`submit`, for all of them.
         """
         self._check_ready()
         documents = requests[0].documents
         self.limits.check(documents, len(requests))
-        found = dict(enumerate(tried(self.store.hold, request.adapter) for request in requests))
-        held = {number: own for number, own in found.items() if isinstance(own, Adapter)}
+        results: dict[int, Any] = dict(enumerate(tried(self.store.hold, request.adapter) for request in requests))
+        held = {number: adapter for number, adapter in results.items() if isinstance(adapter, Adapter)}
         sizes = [document.characters // _CHARACTERS for document in documents]
         tokens = sum(min(size, adapter.settings.max_length) for adapter in held.values() for size in sizes)
         try:
             self._reserve(count := len(documents) * len(held), tokens, self._patience(requests[0]))
             try:
-                made = {number: tried(requests[number].prepared, own) for number, own in held.items()}
-                rows = {number: one for number, one in made.items() if not isinstance(one, ForetokenError)}
-                ready = [(held[number], requests[number], own) for number, own in rows.items()]
+                results |= {number: tried(requests[number].prepared, adapter) for number, adapter in held.items()}
+                rows = {number: result for number, result in results.items() if not isinstance(result, ForetokenError)}
+                ready = [(held[number], requests[number], prepared) for number, prepared in rows.items()]
                 computed = dict(zip(rows, self._put(ready), strict=True))
             finally:
                 self._reserve(-count, -tokens)
@@ -164,10 +164,9 @@ class ServingEngine:
             raise
         for number in held.keys() - rows.keys():
             self.store.release(held[number])
-        errors = {number: one for number, one in [*found.items(), *made.items()] if isinstance(one, ForetokenError)}
         return [
-            errors[number] if number in errors else self._answers(computed[number], held[number], rows[number])
-            for number in found
+            self._answers(computed[number], held[number], rows[number]) if number in rows else result
+            for number, result in results.items()
         ]
 
     def call(self, function: Callable[[], T]) -> Future[T]:
@@ -204,7 +203,7 @@ class ServingEngine:
             raise NotReadyError(f"the engine {reason}; try again later")
 
     def _patience(self, request: Request[T]) -> float:
-        """Return the longest that a request may be expected to take."""
+        """Return the seconds that a request may be expected to take at most."""
         limit = min(self.limits.seconds_expected, self.limits.seconds_waiting)
         return limit if request.timeout is None else min(request.timeout, self.limits.seconds_waiting)
 
@@ -223,7 +222,7 @@ class ServingEngine:
     def _put(
         self, ready: Sequence[tuple[Adapter, Request[T], list[PreparedDocument[T]]]]
     ) -> list[Future[list[Tensor]]]:
-        now, found = self._clock(), []
+        now, requests = self._clock(), []
         for adapter, request, prepared in ready:
             wait = min(request.timeout or self.limits.seconds_waiting, self.limits.seconds_waiting)
             rows = [row for document in prepared for row in document.rows]
@@ -233,37 +232,38 @@ class ServingEngine:
                 kind = "summaries"
             pending = Pending(adapter, kind, rows, Future(), arrived=now, deadline=now + wait, sizes=sizes)
             pending.is_one_of_many = len(ready) > 1
-            found.append(pending)
+            requests.append(pending)
         with self._changed:
             self._check_ready()
-            if len(self._queue) and len(self._queue) + sum(len(one.rows) for one in found) > self.limits.rows_waiting:
+            waiting = len(self._queue)
+            if waiting and waiting + sum(len(pending.rows) for pending in requests) > self.limits.rows_waiting:
                 self._refuse("queue full")
-            for pending in found:
+            for pending in requests:
                 self._queue.put(pending)
                 self.store.fetch(pending.adapter, self._readers, self._wake)  # close() ends the readers after this
             self._changed.notify_all()
         for adapter, request, _ in ready:
             self.observer.accepted(adapter.name, len(request.documents))
-        return [pending.future for pending in found]
+        return [pending.future for pending in requests]
 
     def _refuse(self, reason: str) -> None:
         self.observer.rejected(reason)
         raise BusyError(f"{reason}: {len(self._queue):,} rows are waiting; try again later", self._retry_after())
 
     def _expected(self) -> float:
-        """Return the seconds until a request that comes now is answered: those that wait, and the batch that it is in.
+        """Return the seconds until a request that comes now is answered: the queue's time, and that of its own batch.
 
-        As many rows may come after it into its batch as wait before it.
+        As many rows may join its batch later as wait before it.
         """
         speed = self._tokens_per_second
-        own = min(self._budget(), self._queue.tokens) / speed if speed else 0.0
-        return self._expected_wait() + own
+        batch = min(self._budget(), self._queue.tokens) / speed if speed else 0.0
+        return self._expected_wait() + batch
 
     def _expected_wait(self) -> float:
-        """Return the seconds until all that wait have run, at the speed of the last full batches.
+        """Return the seconds until all waiting rows have run, at the speed of the last full batches.
 
-        Of texts that are being tokenised their letters tell, and of the running batch what is left of it counts. One
-        that is overdue, or whose speed is not known, is taken to need as long again as it has been.
+        Texts that are being tokenised count by their characters, the running batch by its remaining time. A batch that
+        is overdue, or whose speed is not known, is expected to need as long again as it has run.
         """
         speed = self._tokens_per_second
         elapsed = self._clock() - self._running_since if self._running_tokens else 0.0
@@ -273,21 +273,21 @@ class ServingEngine:
         return (self._queue.tokens + self._coming) / speed + running
 
     def _budget(self) -> int:
-        """Return the tokens of the next batch: no more than run in half of what a request may be expected to wait."""
+        """Return the tokens of the next batch: at most those that run in half of ``seconds_expected``."""
         most = self.limits.tokens_per_batch
         if not self._tokens_per_second:
             return min(most, _FIRST_TOKENS)
         return min(most, max(_LEAST_TOKENS, int(self._tokens_per_second * self.limits.seconds_expected / 2)))
 
     def _retry_after(self) -> int:
-        """Return the seconds that the queue takes at the speed of the last full batches; 1 to 60."""
+        """Return the seconds that the queue takes at the speed of the last full batches, from 1 to 60."""
         seconds = self._expected_wait() if self._tokens_per_second else 1.0
         return min(60, max(1, math.ceil(seconds)))
 
     def _answers(
         self, computed: Future[list[Tensor]], adapter: Adapter, prepared: list[PreparedDocument[T]]
     ) -> Future[list[T]]:
-        """Return the future of the answers; cancelling it cancels what is to be computed."""
+        """Return the future of the answers; cancelling it cancels the computation."""
         answered: Future[list[T]] = Future()
 
         def finish(results: list[Tensor]) -> None:
@@ -313,13 +313,13 @@ class ServingEngine:
         return answered
 
     def _work(self) -> None:
-        """Run what is called, then one batch, again and again."""
+        """Run the functions of :meth:`call`, then one batch, and repeat."""
         try:
             while self._wait():
                 self._call()
                 self._step()
                 self.store.drop_retired()
-        except BaseException as error:  # whatever it is, nobody is to wait for an answer that never comes
+        except BaseException as error:  # no client may wait for an answer that never comes
             log.exception("the engine has failed")
             with self._changed:
                 self.state = "failed"
@@ -330,7 +330,7 @@ class ServingEngine:
                 settle(self._calls.popleft()[1], error=NotReadyError("the engine has failed"))
 
     def _wait(self) -> bool:
-        """Sleep until there is something to do; False when all is done and no more will come."""
+        """Sleep until there is work; return False when all is done and the engine is closing."""
         with self._changed:
             if self._queue and not self._calls and not any(map(self.store.is_ready, self._queue.adapters())):
                 self._changed.wait(_LOOK)
@@ -362,7 +362,7 @@ class ServingEngine:
             self.observer.rejected("queue time")
             waited, done = now - request.arrived, len(request.results)
             said = f"waited {waited:.1f} s in the queue, which is too long"
-            if done:  # later it would not be less
+            if done:  # the same request would be as large later
                 said = f"{done} of {len(request.rows)} rows were computed in {waited:.1f} s; send less text at once"
             settle(request.future, error=BusyError(said, seconds))
         with self._changed:
@@ -370,7 +370,7 @@ class ServingEngine:
             budget, ready = self._budget(), self.store.is_ready
             absent = [adapter for adapter in self._queue.adapters() if not ready(adapter)]
             self._running = self._queue.take(budget, padded=self._padded, ready=ready)
-        for adapter in absent:  # those that left the memory while they were asked for
+        for adapter in absent:  # those that were unloaded while requests for them waited
             self.store.fetch(adapter, self._readers, self._wake)
         if self._running:
             self._running_since, self._running_tokens = self._clock(), sum(row.length for row in self._running)
@@ -391,7 +391,7 @@ class ServingEngine:
         compute(self.store.bank, usable)
         seconds, tokens = self._clock() - start, sum(row.length for row in usable)
         self.observer.batch(rows=len(usable), tokens=tokens, seconds=seconds)
-        # a batch with room left says little of how fast many rows are
+        # only full batches tell the speed of many rows
         if seconds > 0 and self._queue.was_cut:
             speed = tokens / seconds
             self._tokens_per_second = (self._tokens_per_second + speed) / 2 if self._tokens_per_second else speed

@@ -1,4 +1,4 @@
-"""What a request can fail with, beside what is wrong with its documents."""
+"""Errors of requests, beside those of their documents."""
 
 from __future__ import annotations
 
@@ -20,11 +20,11 @@ class NoSuchAdapterError(ForetokenError, KeyError):
 
 
 class WrongTaskError(ForetokenError, ValueError):
-    """The adapter does not do what is asked."""
+    """The adapter has another task."""
 
 
 class TooLongError(ForetokenError, ValueError):
-    """The document is longer than the adapter reads, or there are too many of them."""
+    """A document is too long, or there are too many of them."""
 
 
 class BusyError(ForetokenError, RuntimeError):
@@ -48,7 +48,7 @@ class ComputeError(ForetokenError, RuntimeError):
 
 
 def tried(function: Callable[P, T], *args: P.args, **options: P.kwargs) -> T | ForetokenError:
-    """Call a function; an error that a client is told is returned."""
+    """Call a function; return an error of foretoken in place of raising it."""
     try:
         return function(*args, **options)
     except ForetokenError as error:

@@ -1,4 +1,4 @@
-"""What answers rest on, for a server: gradients by a model of its own, pass by pass between the engine's batches."""
+"""Explanations of answers: gradients of a separate model, whose passes run between the engine's batches."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ _TOKENS, _STEPS = 512, 64  # of one pass, unless a document has more; and of a d
 
 
 class Explainer:
-    """Explains one document at a time; others are refused meanwhile, and one that takes too long is given up.
+    """Explains one document at a time; others are refused meanwhile, and one that takes too long fails.
 
     A pass takes the engine's thread as a batch does, so batches wait for one pass at most.
 
@@ -38,11 +38,11 @@ class Explainer:
     def explain(
         self, engine: ServingEngine, adapter: Adapter, document: TextInput, answer: TextPrediction
     ) -> dict[str, Any]:
-        """Return what an answer of the engine rests on.
+        """Return which words or passages an answer of the engine rests on.
 
         Raises:
-            BusyError: another one is being explained, or this one takes longer than a request may wait.
-            ConfigError: token numbers were asked about.
+            BusyError: another document is being explained, or this one takes longer than a request may wait.
+            ConfigError: the document is token ids.
             TooLongError: the document has too many tokens.
         """
         if not isinstance(document.text, str):
@@ -63,7 +63,7 @@ class Explainer:
             self._is_busy.release()
 
     def _predictor(self, engine: ServingEngine, adapter: Adapter) -> Predictor:
-        """Return a model of the adapter's around the shared tensors; the last one is kept."""
+        """Return the adapter's own model around the shared tensors; the last one is kept."""
         base = engine.store.base
         if adapter.key not in self._last:
             with base.making:
@@ -72,7 +72,7 @@ class Explainer:
 
 
 def _by_turns(engine: ServingEngine) -> Callable[[Callable[[], T]], T]:
-    """Return what calls functions on the engine's thread, until a request's time is over."""
+    """Return a function that calls others on the engine's thread, until the time of a request is over."""
     seconds = engine.limits.seconds_waiting
     ends = time.monotonic() + seconds
 

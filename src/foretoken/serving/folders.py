@@ -1,4 +1,4 @@
-"""Adapter folders of strangers: looked at before anything of them is read into memory."""
+"""Checks of adapter folders from untrusted sources, before anything of them is read into memory."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from foretoken.training.words import FOLDER as WORDS
 
 CONFIG = "adapter_config.json"
 TERMS = f"{WORDS}/{VOCABULARY}"
-WANTED = (CONFIG, ADAPTER, CARD, TERMS, f"{WORDS}/{WEIGHTS}")  # of an upload; everything else in it is left out
+WANTED = (CONFIG, ADAPTER, CARD, TERMS, f"{WORDS}/{WEIGHTS}")  # files of an upload; all others are left out
 MOST_BYTES = 2 * 10**9  # of an adapter's files
 _MOST_JSON, _MOST_TERMS = 4 * 2**20, 64 * 2**20
 _DEEPEST = 50
@@ -30,10 +30,10 @@ _PART = 2**20
 
 
 def check_name(name: str) -> str:
-    """Return a name that an adapter may have.
+    """Return the name if an adapter may have it.
 
     Raises:
-        AdapterError: it is none.
+        AdapterError: it has other characters, or too many of them.
 
     >>> check_name("spam-v2")
     'spam-v2'
@@ -49,15 +49,15 @@ def check_name(name: str) -> str:
     return name
 
 
-def checked_folder(given: Path) -> Path:
-    """Return the adapter's folder, or that in a run's: no links, no large or deeply nested JSON, not too many bytes.
+def checked_folder(path: Path) -> Path:
+    """Return the folder of the adapter in an adapter's or a run's folder.
 
     Raises:
-        AdapterError: there is something of that, or no adapter.
+        AdapterError: it holds no adapter, links, large or deeply nested JSON, or too many files or bytes.
     """
-    folder, size = adapter_folder(given), 0
+    folder, size = adapter_folder(path), 0
     if not (folder / CONFIG).is_file():
-        raise AdapterError(f"{given} holds no {CONFIG}; expected an adapter's folder, or that of a run with one")
+        raise AdapterError(f"{path} holds no {CONFIG}; expected an adapter's folder, or that of a run with one")
     for number, file in enumerate(sorted([*folder.iterdir(), *(folder / WORDS).glob("*")])):
         name = file.relative_to(folder).as_posix()
         if number == _MOST_FILES:
@@ -80,10 +80,10 @@ def unpack(archive: IO[bytes], folder: Path, *, most_bytes: int = MOST_BYTES) ->
         AdapterError: the archive is damaged, lacks a file, or holds more than is allowed.
     """
     try:
-        with zipfile.ZipFile(archive) as found, atomic_directory(folder) as target:
-            for name, item in _members(found, most_bytes).items():
+        with zipfile.ZipFile(archive) as opened, atomic_directory(folder) as target:
+            for name, item in _members(opened, most_bytes).items():
                 (target / name).parent.mkdir(exist_ok=True)
-                with found.open(item) as source, (target / name).open("wb") as written:
+                with opened.open(item) as source, (target / name).open("wb") as written:
                     _copy(source, written, item.file_size)
     except (zipfile.BadZipFile, NotImplementedError, RuntimeError, EOFError, ValueError) as error:
         if isinstance(error, AdapterError):
@@ -93,28 +93,28 @@ def unpack(archive: IO[bytes], folder: Path, *, most_bytes: int = MOST_BYTES) ->
 
 def _members(archive: zipfile.ZipFile, most_bytes: int) -> dict[str, zipfile.ZipInfo]:
     items = archive.infolist()
-    found = {item.filename: item for item in items if item.filename in WANTED}
-    missing = [name for name in (CONFIG, ADAPTER) if name not in found]
+    members = {item.filename: item for item in items if item.filename in WANTED}
+    missing = [name for name in (CONFIG, ADAPTER) if name not in members]
     if missing:
         raise AdapterError(f"the archive lacks {' and '.join(missing)}; zip the files themselves, not their folder")
-    if len(items) > _MOST_FILES or len(found) < sum(item.filename in WANTED for item in items):
+    if len(items) > _MOST_FILES or len(members) < sum(item.filename in WANTED for item in items):
         raise AdapterError("the archive holds too many files, or one of them twice; zip the adapter's files alone")
-    if any(stat.S_ISLNK(item.external_attr >> 16) for item in found.values()):
+    if any(stat.S_ISLNK(item.external_attr >> 16) for item in members.values()):
         raise AdapterError("the archive holds a link; zip the adapter's files themselves")
-    size = sum(item.file_size for item in found.values())
+    size = sum(item.file_size for item in members.values())
     if size > most_bytes:
         raise AdapterError(f"the adapter's files have {size:,} bytes; at most {most_bytes:,} are taken")
-    return found
+    return members
 
 
 def _copy(source: IO[bytes], target: IO[bytes], size: int) -> None:
-    """Copy what an archive's directory says that there is: a member that unpacks to more is damaged."""
+    """Copy ``size`` bytes, which the archive's directory states; a member that unpacks to more is damaged."""
     left = size
-    while part := source.read(_PART):
-        left -= len(part)
+    while chunk := source.read(_PART):
+        left -= len(chunk)
         if left < 0:
             raise zipfile.BadZipFile("a file is larger than it says")
-        target.write(part)
+        target.write(chunk)
 
 
 def _check_json(file: Path, most: int) -> None:

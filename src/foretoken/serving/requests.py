@@ -1,4 +1,4 @@
-"""What the engine is asked, within which limits, and who hears of it."""
+"""Requests to the engine, their limits, and an observer of what happens to them."""
 
 from __future__ import annotations
 
@@ -16,10 +16,10 @@ T = TypeVar("T")
 
 @dataclass(frozen=True)
 class Limits:
-    """What the engine takes.
+    """Upper limits of the engine.
 
     Attributes:
-        tokens_per_batch: of one forward pass, at most.
+        tokens_per_batch: of one forward pass.
         rows_waiting: in the queue; a request that is alone may have more.
         documents: of one request.
         answers: of one request: its documents times its adapters.
@@ -38,7 +38,7 @@ class Limits:
     seconds_expected: float = 2.0
 
     def check(self, documents: Sequence[TextInput], adapters: int = 1) -> None:
-        """Raise TooLongError for more than is taken at once."""
+        """Raise TooLongError for no documents, or for more than the limits allow."""
         if not documents:
             raise TooLongError("the request has no documents; expected one or more")
         got, most = sum(document.sequences for document in documents), self.documents
@@ -56,19 +56,19 @@ class Limits:
 
 
 class Observer:
-    """Hears what happens, and does nothing with it."""
+    """The engine calls these methods; they do nothing. A subclass records what happens."""
 
     def accepted(self, adapter: str, documents: int) -> None:
-        """Hear that documents have been put into the queue."""
+        """Note that documents have been put into the queue."""
 
     def rejected(self, reason: str) -> None:
-        """Hear that a request has been refused, or has waited too long."""
+        """Note that a request has been refused, or has waited too long."""
 
     def waited(self, seconds: float) -> None:
-        """Hear that a request has left the queue to be computed."""
+        """Note that a request has left the queue to be computed."""
 
     def batch(self, *, rows: int, tokens: int, seconds: float) -> None:
-        """Hear that a batch has been computed."""
+        """Note that a batch has been computed."""
 
 
 @dataclass(frozen=True)
@@ -77,9 +77,9 @@ class Request(Generic[T]):
 
     Attributes:
         adapter: its name.
-        documents: what it reads.
-        task: what is asked.
-        timeout: seconds that the request may wait in the queue; None for the engine's limits.
+        documents: that the adapter reads.
+        task: that the adapter has to do.
+        timeout: seconds that the request may wait in the queue (default: the engine's limits).
     """
 
     adapter: str
@@ -88,11 +88,11 @@ class Request(Generic[T]):
     timeout: float | None = None
 
     def prepared(self, adapter: Adapter) -> list[PreparedDocument[T]]:
-        """Return the rows of all documents; of several, an error says which."""
-        found = []
+        """Return the token rows of all documents; an error names the document where there are several."""
+        prepared = []
         for number, document in enumerate(self.documents):
             try:
-                found.append(self.task.prepare(adapter, document))
+                prepared.append(self.task.prepare(adapter, document))
             except DataError as error:
                 raise (DataError(f"document {number}: {error}") if len(self.documents) > 1 else error) from None
-        return found
+        return prepared

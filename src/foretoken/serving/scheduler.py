@@ -1,4 +1,4 @@
-"""Which rows run together: those whose deadlines are nearest, of like length where padding is computed."""
+"""The queue chooses the rows of a batch by the nearest deadlines, of similar length where padding is computed."""
 
 from __future__ import annotations
 
@@ -20,14 +20,14 @@ class Pending:
     """A request in the queue.
 
     Attributes:
-        adapter: that it names.
-        kind: of result.
-        rows: what the model reads.
-        future: gets the rows' results.
-        arrived: when, in seconds of the engine's clock.
-        deadline: until when it may wait.
-        sizes: rows of each of its documents.
-        is_one_of_many: other adapters are asked about the same documents.
+        adapter: that the request names.
+        kind: of the results.
+        rows: the model's inputs.
+        future: of the rows' results.
+        arrived: in seconds of the engine's clock.
+        deadline: in seconds of the engine's clock.
+        sizes: the number of rows of each document.
+        is_one_of_many: other requests ask other adapters about the same documents.
     """
 
     adapter: Adapter
@@ -42,7 +42,7 @@ class Pending:
 
     @property
     def is_over(self) -> bool:
-        """Whether nobody waits for it any more."""
+        """Whether it has been answered or cancelled."""
         return self.future.done()
 
 
@@ -55,17 +55,17 @@ class Row:
 
     @property
     def inputs(self) -> dict[str, Any]:
-        """What the model reads."""
+        """The model's inputs."""
         return dict(self.request.rows[self.number])
 
     @property
     def length(self) -> int:
-        """Its tokens."""
+        """The number of its tokens."""
         return len(self.request.rows[self.number]["input_ids"])
 
 
 def near(rows: list[Row], tokens: int) -> list[Row]:
-    """Return the first rows, up to a number of tokens: later ones that suited a batch better would overtake them."""
+    """Return the first rows, up to a number of tokens, so that rows that came much later do not overtake them."""
     sums = accumulate(row.length for row in rows)
     return rows[: sum(total <= tokens for total in sums)]
 
@@ -76,13 +76,13 @@ class Queue:
     def __init__(self) -> None:
         self._rows: list[Row] = []
         self.tokens = 0  # of all rows
-        self.was_cut = False  # the last batch had no room for more
+        self.was_cut = False  # whether rows were left because the last batch was full
 
     def __len__(self) -> int:
         return len(self._rows)
 
     def put(self, request: Pending) -> None:
-        """Take up all rows of a request."""
+        """Add all rows of a request."""
         rows = [Row(request, number) for number in range(len(request.rows))]
         self._rows += rows
         self.tokens += sum(row.length for row in rows)
@@ -90,13 +90,13 @@ class Queue:
     def take(self, budget: int, *, padded: bool = True, ready: Callable[[Adapter], bool] = lambda _: True) -> list[Row]:
         """Take the next batch out of the queue.
 
-        Of the rows that are ready the one with the nearest deadline is always among them, so none waits forever. The
-        next ones join it; where padding counts, of those that two batches hold the nearest to it in length.
+        The batch always has the ready row with the nearest deadline, so no row waits forever. The rows with the next
+        deadlines join it; where padding counts, the rows nearest to it in length, among the next 1.5 batches.
 
         Args:
-            budget: tokens of a batch; one row may have more.
+            budget: tokens of a batch; a single row may have more.
             padded: whether padding counts, as it does for models that compute it.
-            ready: tells of an adapter whether its rows can run; the others stay.
+            ready: tells whether the rows of an adapter can run; the others stay in the queue.
 
         >>> queue = Queue()
         >>> queue.take(100)
@@ -110,7 +110,7 @@ class Queue:
         first = min(rows, key=lambda row: row.request.deadline)
         kind = first.request.kind
         others = [row for row in rows if row is not first and row.request.kind == kind]
-        others.sort(key=lambda row: (row.request.deadline, row.number))  # those of a document are together
+        others.sort(key=lambda row: (row.request.deadline, row.number))  # the rows of a document are together
         if padded:
             whole, others = len(others), near(others, 3 * budget // 2)
             self.was_cut = len(others) < whole
@@ -127,11 +127,11 @@ class Queue:
         return taken
 
     def adapters(self) -> set[Adapter]:
-        """Return the adapters that rows wait for."""
+        """Return the adapters of the waiting rows."""
         return {row.request.adapter for row in self._rows}
 
     def drop_over(self) -> None:
-        """Leave out the rows of requests that have been answered or given up."""
+        """Drop the rows of requests that have been answered or cancelled."""
         self._keep([row for row in self._rows if not row.request.is_over])
 
     def _keep(self, rows: list[Row]) -> None:

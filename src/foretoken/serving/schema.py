@@ -1,6 +1,6 @@
-"""The requests and answers of the server, as clients of vLLM, Hugging Face and OpenAI know them.
+"""The requests and answers of the server, in the formats of vLLM, Hugging Face and OpenAI.
 
-Keys that a client sends beyond those known are left alone, as pydantic does.
+Unknown keys of a request are ignored.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ A = TypeVar("A", bound="Asked")
 
 
 def _packed(numbers: list[int]) -> array[int]:
-    """Return token numbers in the memory that their digits took, and not in ten times as much."""
+    """Return token ids in four bytes each, a tenth of a list's memory."""
     return array("i", numbers)
 
 
@@ -30,18 +30,18 @@ TokenIds = Annotated[Many[Annotated[int, Field(ge=0, lt=2**31)]], AfterValidator
 Input = Annotated[Text | Many[Text] | TokenIds | Many[TokenIds], Field(union_mode="left_to_right")]
 
 
-_LENGTHS = ("doc_stride", "max_answer_len", "max_question_len", "max_seq_len", "max_length")  # are those of training
+_LENGTHS = ("doc_stride", "max_answer_len", "max_question_len", "max_seq_len", "max_length")  # fixed by training
 
 
 class Asked(BaseModel):
-    """A request: numbers are numbers, and neither texts nor true."""
+    """A request; texts and booleans are not accepted as numbers."""
 
     model_config = ConfigDict(strict=True, allow_inf_nan=False)
-    alone: ClassVar[Mapping[str, object]] = {}  # what would change the answer, and the one value that is taken
+    alone: ClassVar[Mapping[str, object]] = {}  # options of other servers, and the only value supported here
 
     @model_validator(mode="after")
     def check_alone(self: A) -> A:
-        """Raise ValueError for a value that would need another answer than there is."""
+        """Raise ValueError for a value that is not supported."""
         for name, value in self.alone.items():
             if getattr(self, name) not in (None, value):
                 raise ValueError(f"{name}: {'nothing' if value is None else value} is all that is done; leave it out")
@@ -99,10 +99,10 @@ class ClassifyRequest(Asked):
 
 
 class Classified(BaseModel):
-    """What is predicted for one document; ``label`` is null for a number, and where the adapter abstains.
+    """The prediction for one document; ``label`` is null for a number, and where the adapter abstains.
 
-    ``labels`` are those that are answered where a document may have several, the likeliest first. ``set`` and
-    ``interval`` are what is guaranteed with ``max_error`` to hold the right class or number.
+    ``labels`` are the predicted ones where a document may have several, the likeliest first. With ``max_error``,
+    ``set`` and ``interval`` are guaranteed to hold the right class or number.
     """
 
     index: int
@@ -118,7 +118,7 @@ class Classified(BaseModel):
 
 
 class Piece(BaseModel):
-    """A word, a passage or a chunk, and what it adds to the logit of a label, or its weight; ``of`` a second text."""
+    """A word, a passage or a chunk, and what it adds to the logit of a label, or its weight; ``of`` names the text."""
 
     start: int
     end: int
@@ -129,7 +129,7 @@ class Piece(BaseModel):
 
 
 class Explained(Classified):
-    """The same with what it rests on; ``words`` are beside the model, ``delta`` is what scores leave of the logit."""
+    """A prediction and its explanation; ``words`` are of TF-IDF, ``delta`` is the logit without the scores' sum."""
 
     by: str
     evidence: list[Piece]
@@ -139,19 +139,22 @@ class Explained(Classified):
 
 
 class Measured(Classified):
-    """What is predicted for one document by regression, as ``foretoken predict`` says it; ``probs`` are the numbers."""
+    """The prediction for one document by regression, as of ``foretoken predict``; ``probs`` are the numbers."""
 
     value: float | None = None
     values: dict[str, float] | None = Field(None, description="of several targets")
     std: float | dict[str, float] | None = Field(None, description="of the errors, where training fitted it")
 
 
-class ClassifyAnswer(BaseModel):
-    """vLLM's answer; ``labels`` says what each of the probabilities, or numbers, is of."""
-
+class _Classification(BaseModel):
     id: str = Field(default_factory=lambda: f"classify-{uuid.uuid4().hex}")
     object: Literal["list"] = "list"
     created: int = Field(default_factory=lambda: int(time.time()))
+
+
+class ClassifyAnswer(_Classification):
+    """vLLM's answer; ``labels`` are the names of the probabilities, or of the numbers."""
+
     model: str
     labels: list[str] = []
     data: list[Explained | Measured | Classified]
@@ -159,7 +162,7 @@ class ClassifyAnswer(BaseModel):
 
 
 class AdapterAnswer(BaseModel):
-    """What one of several adapters predicts, or why it does not."""
+    """The predictions of one of several adapters, or its error."""
 
     model: str
     labels: list[str] = []
@@ -167,12 +170,9 @@ class AdapterAnswer(BaseModel):
     error: str | None = None
 
 
-class ClassifyEachAnswer(BaseModel):
+class ClassifyEachAnswer(_Classification):
     """The answer to a request that names several adapters: one entry for each, in their order."""
 
-    id: str = Field(default_factory=lambda: f"classify-{uuid.uuid4().hex}")
-    object: Literal["list"] = "list"
-    created: int = Field(default_factory=lambda: int(time.time()))
     models: list[AdapterAnswer]
     usage: Usage
 
@@ -212,7 +212,7 @@ class Question(Asked):
 
 
 class ChoiceQuestion(Asked):
-    """A question, and the texts of which one is its answer."""
+    """A question and its choices, one of which is the answer."""
 
     text: Text
     choices: list[Text] = Field(min_length=2, fail_fast=True)

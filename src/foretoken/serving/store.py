@@ -1,4 +1,4 @@
-"""Adapters by name: the least recently used ones leave the memory and come back when they are asked for."""
+"""Adapters by name: the least recently used ones are unloaded, and loaded again when a request needs them."""
 
 from __future__ import annotations
 
@@ -29,11 +29,11 @@ log = logging.getLogger(__name__)
 
 
 class Store:
-    """The adapters of one model. Whoever owns the bank's thread calls what changes it; any thread may look and fetch.
+    """The adapters of one model. Only the bank's thread may change the bank; any thread may read and fetch.
 
     Args:
         base: the pretrained model.
-        bank: what computes.
+        bank: that computes.
         memory: bytes of adapters that stay loaded; those of one batch always do.
     """
 
@@ -41,7 +41,7 @@ class Store:
         self.base, self.bank, self.memory = base, bank, memory
         self.frozen = frozen_model(base)
         self._named: dict[str, Adapter] = {}
-        self._loaded: OrderedDict[str, Adapter] = OrderedDict()  # by key, the least recently used one first
+        self._loaded: OrderedDict[str, Adapter] = OrderedDict()  # by key, the least recently used first
         self._retired: list[Adapter] = []
         self._reading: dict[Adapter, Future[Add]] = {}
         self._lock = Lock()
@@ -49,19 +49,19 @@ class Store:
 
     @property
     def names(self) -> list[str]:
-        """The adapters that can be asked for, in the order in which they came."""
+        """The adapters that requests may name, in the order in which they were added."""
         with self._lock:
             return list(self._named)
 
     @property
     def loaded_bytes(self) -> int:
-        """Memory of the adapters that are loaded, and of words that were read for others."""
+        """Memory of the loaded adapters, and of the TF-IDF models that were read for others."""
         loaded = list(self._loaded.values())
         return sum(adapter.bytes for adapter in loaded) + sum(adapter.words_bytes for adapter in self._others())
 
     @property
     def loaded(self) -> list[Adapter]:
-        """The adapters that are in memory, the least recently used one first."""
+        """The adapters in memory, the least recently used first."""
         return list(self._loaded.values())
 
     def get(self, name: str) -> Adapter:
@@ -80,11 +80,11 @@ class Store:
 
     @property
     def base_name(self) -> str:
-        """What clients call the pretrained model."""
+        """The name by which clients request the pretrained model."""
         return short_name(self.base.source)
 
     def hold(self, name: str) -> Adapter:
-        """Return an adapter that stays, until :meth:`release`, though it may be removed or replaced.
+        """Return an adapter that stays usable until :meth:`release`, though it may be removed or replaced.
 
         Raises:
             NoSuchAdapterError: there is none of this name.
@@ -95,7 +95,7 @@ class Store:
         return adapter
 
     def release(self, adapter: Adapter) -> None:
-        """Say that a request has been answered."""
+        """Count one request for the adapter less: it has been answered."""
         with self._lock:
             adapter.waiting -= 1
 
@@ -108,14 +108,14 @@ class Store:
         accept_changed: bool = False,
         run: Callable[[Callable[[], Any]], Any] = lambda function: function(),
     ) -> Adapter:
-        """Load an adapter, in the place of one of the same name; where that fails nothing changes.
+        """Load an adapter, and replace one of the same name; where that fails nothing changes.
 
         Args:
-            name: what clients will call it.
+            name: by which clients request it.
             folder: an adapter folder or a run folder.
-            owned: it is a stranger's; remove the folder when the adapter is removed.
+            owned: it was uploaded; remove the folder when the adapter is removed.
             accept_changed: load it though the model is not the one that it was trained on.
-            run: runs what the bank's thread has to do; reading is done by the thread that calls.
+            run: calls a function on the bank's thread; the calling thread reads the files.
 
         Raises:
             AdapterError: the name or the folder is not usable.
@@ -123,11 +123,11 @@ class Store:
         check_name(name)
         if name == self.base_name:
             raise AdapterError(f"the name {quoted(name)} is that of the model itself; call the adapter something else")
-        place = checked_folder(folder)
-        self._check_base(place, by_name=owned, accept_changed=accept_changed)
+        source = checked_folder(folder)
+        self._check_base(source, by_name=owned, accept_changed=accept_changed)
         key = f"{name}@{next(self._numbers)}"
         try:
-            take_up = self.bank.read(place)
+            take_up = self.bank.read(source)
             info = run(lambda: take_up(key))
             adapter = replace(read_adapter(name, key, folder, self.base, info, self.frozen), is_owned=owned)
         except Exception as error:
@@ -141,7 +141,7 @@ class Store:
         return adapter
 
     def _check_base(self, folder: Path, *, by_name: bool, accept_changed: bool) -> None:
-        """Refuse an adapter of another model; by the names of the two where its card does not say what it was."""
+        """Refuse an adapter of another model; compare their names where its card has no fingerprint of the model."""
         card, named = read_card(folder), read_object(folder / CONFIG).get("base_model_name_or_path")
         remedy = "serve it with the model that it was trained on"
         if card.fingerprint:
@@ -165,7 +165,7 @@ class Store:
         self._evict({adapter.key})
 
     def remove(self, name: str) -> Adapter:
-        """Give an adapter up; what it has been asked already is answered.
+        """Remove an adapter; requests that were accepted before are answered.
 
         Raises:
             NoSuchAdapterError: there is none of this name.
@@ -179,7 +179,7 @@ class Store:
         return adapter
 
     def fetch(self, adapter: Adapter, readers: Executor, ready: Callable[[], object]) -> None:
-        """Begin to read an adapter that is not in memory, beside what is computed; then call ``ready``."""
+        """Start to read an adapter that is not in memory, on another thread; then call ``ready``."""
         with self._lock:
             if adapter in self._reading or adapter.key in self._loaded or adapter is self.frozen:
                 return
@@ -190,14 +190,14 @@ class Store:
         return self.bank.read(checked_folder(adapter.folder))
 
     def is_ready(self, adapter: Adapter) -> bool:
-        """Tell whether :meth:`load` has nothing to wait for."""
+        """Tell whether :meth:`load` need not wait for files."""
         if adapter.key in self._loaded or adapter is self.frozen:
             return True
         reading = self._reading.get(adapter)
         return reading is not None and reading.done()
 
     def load(self, adapters: set[Adapter]) -> dict[Adapter, Exception]:
-        """Have adapters in memory; return those that could not be read again, and why."""
+        """Load adapters into memory; return the error of each one that could not be read again."""
         failed: dict[Adapter, Exception] = {}
         for adapter in adapters - {self.frozen}:
             try:
@@ -214,10 +214,11 @@ class Store:
         return failed
 
     def drop_retired(self) -> None:
-        """Let go of removed adapters that have answered what was accepted."""
+        """Unload removed adapters that no accepted request needs."""
         with self._lock:
-            for adapter in [one for one, reading in self._reading.items() if reading.done() and not one.waiting]:
-                del self._reading[adapter]  # nobody asks for it any more, and its files may change
+            for adapter, reading in list(self._reading.items()):
+                if reading.done() and not adapter.waiting:
+                    del self._reading[adapter]  # no request needs it, and its files may change
             done = [adapter for adapter in self._retired if adapter.waiting == 0]
             self._retired = [adapter for adapter in self._retired if adapter.waiting]
         for adapter in done:
@@ -242,7 +243,7 @@ class Store:
                 self._unload(adapter)
 
     def _others(self) -> list[Adapter]:
-        """Return the adapters that are not loaded and whose words are: a request had them read."""
+        """Return the adapters that are not loaded, but whose TF-IDF model a request has loaded."""
         with self._lock:
             named = self._named.values()
             return [adapter for adapter in named if adapter.words is not None and adapter.key not in self._loaded]

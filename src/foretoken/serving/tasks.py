@@ -1,6 +1,6 @@
-"""What a client can ask of an adapter: classes, a number, tags, or a document's embedding.
+"""Tasks of an adapter: to predict classes or a number, or to embed a document.
 
-A task makes token rows of a document, and an answer of what the model computed for them.
+A task turns a document into token rows, and the model's results for them into an answer.
 """
 
 from __future__ import annotations
@@ -30,19 +30,19 @@ Read: TypeAlias = tuple[list[TokenRow], int, bool]
 
 @dataclass(frozen=True)
 class TextInput:
-    """One text, or token numbers in its place; ``pair`` is the second text for adapters trained on pairs."""
+    """One text, or its token ids; ``pair`` is the second text for adapters trained on pairs."""
 
     text: str | Sequence[int]
     pair: str | None = None
 
     @property
     def sequences(self) -> int:
-        """How many documents it counts as."""
+        """The number of documents that it counts as."""
         return 1
 
     @property
     def characters(self) -> int:
-        """Letters that are read, or token numbers."""
+        """The number of characters, or of token ids."""
         return len(self.text) + len(self.pair or "")
 
 
@@ -51,8 +51,8 @@ class PreparedDocument(Generic[T]):
     """A document as token rows.
 
     Attributes:
-        rows: what the model reads.
-        finish: makes the answer of the rows' results.
+        rows: the model's inputs.
+        finish: turns the rows' results into the answer.
     """
 
     rows: list[TokenRow]
@@ -60,23 +60,23 @@ class PreparedDocument(Generic[T]):
 
 
 class ServingTask(Protocol[T]):
-    """What is asked."""
+    """What an adapter has to do."""
 
     @property
     def kind(self) -> Kind:
-        """Whether it is made of logits or of hidden states."""
+        """Whether it needs logits or hidden states."""
 
     def prepare(self, adapter: Adapter, document: TextInput) -> PreparedDocument[T]:
         """Return the rows of a document.
 
         Raises:
-            DataError: there is no text in it.
-            WrongTaskError: the adapter does something else.
+            DataError: it has no text.
+            WrongTaskError: the adapter has another task.
         """
 
 
 def check_task(adapter: Adapter, *tasks: str) -> None:
-    """Raise a WrongTaskError, which says where to ask, unless an adapter does one of the tasks."""
+    """Raise a WrongTaskError, which names the right route, unless the adapter has one of the tasks."""
     if adapter.task not in tasks:
         routes = {EMBEDDINGS: "/v1/embeddings"} | dict.fromkeys(CLASSIFIED, "/classify")
         route = routes.get(adapter.task, f"/models/{adapter.name}")
@@ -85,16 +85,16 @@ def check_task(adapter: Adapter, *tasks: str) -> None:
 
 @dataclass(frozen=True)
 class TextPrediction:
-    """What is predicted for a document.
+    """The prediction for a document.
 
     Attributes:
-        labels: the names of the outputs; none for a single number.
+        labels: the names of the outputs; empty for a single number.
         logits: of the model (C,); for regression the numbers (K,).
         probabilities: of the labels (C,), scaled as fitted in training; None for regression.
-        tokens: how many were read.
+        tokens: the number of tokens that were read.
         truncated: whether the document was longer.
-        numbers: for regression what ``foretoken predict`` says: ``value`` or ``values``, and ``std`` if it is fitted.
-        answered: the numbers of the labels that are answered, the likeliest first; none for regression.
+        numbers: for regression the fields of ``foretoken predict``: ``value`` or ``values``, and ``std`` if fitted.
+        answered: the indices of the predicted labels, the likeliest first; empty for regression.
     """
 
     labels: tuple[str, ...]
@@ -107,28 +107,28 @@ class TextPrediction:
 
     @property
     def names(self) -> list[str]:
-        """The names of the labels that are answered."""
+        """The names of the predicted labels."""
         return [self.labels[number] for number in self.answered]
 
     @property
     def best(self) -> int:
-        """The number of the label that is answered, the likeliest one of several; where none is, of all."""
+        """The index of the likeliest predicted label; of the likeliest of all labels where none is predicted."""
         values = self.logits if self.probabilities is None else self.probabilities
         return self.answered[0] if self.answered else int(values.argmax())
 
     @property
     def confidence(self) -> float:
-        """The probability of that label; 1 for a number."""
+        """The probability of the best label; 1 for a number."""
         return 1.0 if self.probabilities is None else float(self.probabilities[self.best])
 
 
 @dataclass(frozen=True)
 class Classify:
-    """The probabilities of classes, or a number.
+    """Predict the probabilities of classes, or a number.
 
     Attributes:
-        max_tokens: cut the document to fewer tokens than the adapter's length.
-        known: keeps the tokens of documents, which many adapters read alike, while it is asked of these; or None.
+        max_tokens: truncate the document to fewer tokens than the adapter's length.
+        known: tokens of documents, kept while several adapters that read them alike are asked; None: keep none.
     """
 
     max_tokens: int | None = None
@@ -162,12 +162,12 @@ class Classify:
 
 @dataclass(frozen=True)
 class Embed:
-    """A document's last hidden states as one vector of length 1: their mean, or what the sentence encoder takes."""
+    """Pool a document's last hidden states into one vector of length 1: their mean, or as the sentence encoder does."""
 
     kind: Kind = "states"
 
     def prepare(self, adapter: Adapter, document: TextInput) -> PreparedDocument[Embedding]:
-        """Return the document, cut to the adapter's length."""
+        """Return the document, truncated to the adapter's length."""
         if (pool := adapter.pool) is None:
             raise WrongTaskError("the model is an encoder-decoder, whose states are no vectors of texts")
         rows, tokens, truncated = read(adapter, document, None)
@@ -182,7 +182,7 @@ class Embed:
 
 @dataclass(frozen=True)
 class Embedding:
-    """A document's vector (D,), how many tokens were read, and whether there were more."""
+    """A document's vector (D,), the number of tokens that were read, and whether the document was truncated."""
 
     vector: np.ndarray
     tokens: int
@@ -190,7 +190,7 @@ class Embedding:
 
 
 def read(adapter: Adapter, document: TextInput, at_most: int | None) -> Read:
-    """Return the rows of a document, how many tokens they have, and whether it was truncated."""
+    """Return the rows of a document, the number of their tokens, and whether it was truncated."""
     settings = adapter.settings
     limit = settings.max_length if at_most is None else min(at_most, settings.max_length)
     least = settings.tokenizer.num_special_tokens_to_add(pair=document.pair is not None) + 1
@@ -223,7 +223,7 @@ def _check_tokens(document: TextInput, size: int | None) -> None:
 
 
 def _offset(adapter: Adapter, document: TextInput) -> np.ndarray | float:
-    """Return what the words beside the model add to a document's logits."""
+    """Return what the adapter's TF-IDF model adds to a document's logits."""
     if not adapter.has_words:
         return 0.0
     if not isinstance(document.text, str):
@@ -235,7 +235,7 @@ def _offset(adapter: Adapter, document: TextInput) -> np.ndarray | float:
 
 
 def _pooled(adapter: Adapter, results: list[Tensor]) -> np.ndarray:
-    """Return the logits of a document, given those of each chunk; a head that pools has read them together."""
+    """Return the mean logits of a document's chunks, unless the head has pooled them already."""
     if len(results) == 1 or adapter.pools:
         return results[0].float().numpy()
     return torch.stack(results).float().mean(dim=0).numpy()

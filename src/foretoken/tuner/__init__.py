@@ -1,7 +1,7 @@
 """Where methods meet backbones, and the only place that touches peft's internals. Importing it registers the methods.
 
-``peft.utils.register_peft_method`` insists on peft's own enumeration; the tables it writes to are public and take
-string keys as well, which works for every call of the life cycle (see docs/decisions/0002-peft-registration.md).
+``peft.utils.register_peft_method`` takes only members of peft's own enumeration; the tables that it writes to are
+public and also take strings, which works for every call of the life cycle (docs/decisions/0002-peft-registration.md).
 """
 
 from typing import Any
@@ -24,7 +24,7 @@ PEFT_TABLES: tuple[dict[Any, Any], ...] = (
 
 
 def register() -> None:
-    """Write every method of the table into peft's tables, and wrap what loads them; a second call changes nothing."""
+    """Write every method into peft's tables, and wrap peft's loading functions; a second call changes nothing."""
     wrap_loading()
     for config in own_configs():
         for table, entry in zip(PEFT_TABLES, (config, ForetokenModel, NAME), strict=True):
@@ -32,7 +32,7 @@ def register() -> None:
 
 
 def register_method(method: Method) -> None:
-    """Make a method from outside the package known: to recipes and the command line by its name, and to peft.
+    """Register a method from outside the package: with recipes and the command line by its name, and with peft.
 
     Raises:
         ConfigError: there is a method of this name or of this peft type.
@@ -45,14 +45,14 @@ def register_method(method: Method) -> None:
 
 
 def unregister_method(name: str) -> None:
-    """Remove a method that :func:`register_method` added from all tables."""
+    """Remove a method that :func:`register_method` registered."""
     config = MEMBERS.pop(name).config
     for table in PEFT_TABLES:
         table.pop(MethodName(getattr(config, "method_type", "")), None)
 
 
 def own_configs() -> list[type[ForetokenConfig]]:
-    """Return the configs of the table that are foretoken's, and not peft's own."""
+    """Return the configs of the methods that are foretoken's own, and not peft's."""
     configs = (method.config for method in METHODS.values())
     return [config for config in configs if config is not None and issubclass(config, ForetokenConfig)]
 

@@ -1,4 +1,4 @@
-"""Saved adapters as files: what a folder, or a repository of the hub, holds."""
+"""The files of saved adapters, in a folder or in a repository of the hub."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ def read_tensors(source: PathLike) -> dict[str, Tensor]:
     """Return a saved adapter's tensors, on the CPU.
 
     Raises:
-        AdapterError: there are none, or they are a pickle or damaged, or no finite numbers.
+        AdapterError: there are no tensors, the file is a pickle or damaged, or a number is not finite.
     """
     file = find(source, TENSORS)
     opened = open_tensors(file)
@@ -48,10 +48,10 @@ def read_tensors(source: PathLike) -> dict[str, Tensor]:
 
 
 def open_tensors(file: Path) -> Any:
-    """Open a file of tensors; they are read one by one, when they are asked for.
+    """Open a file of tensors, which are read one by one when they are needed.
 
     Raises:
-        AdapterError: it is damaged.
+        AdapterError: the file is damaged.
     """
     try:
         return safe_open(file, framework="pt")

@@ -1,4 +1,4 @@
-"""The part of the training loss that a method brings along, and how it gets into ``output.loss`` exactly once per step.
+"""The auxiliary loss of a method, which is added to ``output.loss`` exactly once per step.
 
 A Trainer accumulates gradients in one of two ways, and the weight of the auxiliary loss in each micro-batch follows:
 
@@ -28,16 +28,14 @@ from foretoken.errors import AdapterError
 from foretoken.tuner.model_hooks import find_model_hooks
 
 log = logging.getLogger(__name__)
-# before, the Trainer took the first label of an encoder-decoder for no target either
+# before this version, the Trainer did not count the first label of an encoder-decoder either
 DECODERS_ARE_ALIGNED = Version(transformers.__version__) >= Version("5.15")
-
-
 _IS_ADDED_BY_CALLER = ContextVar("is_added_by_caller", default=False)
 
 
 @contextmanager
 def added_by_caller() -> Iterator[None]:
-    """While it is entered, whoever runs a model computes the loss, and adds the auxiliary one to it."""
+    """Silence the warning inside the block: the caller computes the loss and adds the auxiliary loss to it."""
     token = _IS_ADDED_BY_CALLER.set(True)
     try:
         yield
@@ -46,13 +44,13 @@ def added_by_caller() -> Iterator[None]:
 
 
 def with_auxiliary_loss(loss: Tensor, model: nn.Module) -> Tensor:
-    """Return a loss that was computed outside of a model in training, and the model's auxiliary loss, if any."""
+    """Return a loss that was computed outside of a model, with the model's auxiliary loss added in training."""
     auxiliary = auxiliary_loss_of(model) if model.training and torch.is_grad_enabled() else None
     return loss if auxiliary is None else loss + auxiliary.to(device=loss.device, dtype=loss.dtype)
 
 
 def auxiliary_loss_of(model: nn.Module) -> Tensor | None:
-    """Return what the adapters at work add to a model's loss in training, a scalar; None for nothing."""
+    """Return the scalar that the active adapters add to a model's loss in training; None where they add nothing."""
     hooks = find_model_hooks(model)
     if hooks is None:
         return None
@@ -61,9 +59,9 @@ def auxiliary_loss_of(model: nn.Module) -> Tensor | None:
 
 
 def add_to_loss(model: nn.Module) -> RemovableHandle:
-    """Let a model, whose ``forward`` takes the labels, add the auxiliary loss to its own in training.
+    """Register a hook that adds the auxiliary loss to the loss that a model returns in training.
 
-    Evaluation shows the task's loss alone.
+    In evaluation the model returns the task's loss only.
     """
     return model.register_forward_hook(AddedLoss(), with_kwargs=True)
 
@@ -75,7 +73,7 @@ class AddedLoss:
         self.has_warned = False
 
     def __call__(self, model: nn.Module, args: tuple[object, ...], kwargs: dict[str, Any], output: Any) -> Any:
-        """Return the output with the sum as its loss."""
+        """Return the output with the sum of both losses as its loss."""
         if not (model.training and torch.is_grad_enabled()):
             return output
         auxiliary = auxiliary_loss_of(model)
@@ -89,7 +87,7 @@ class AddedLoss:
         return with_loss(output, total)
 
     def warn_once(self) -> None:
-        """Warn that somebody else computes the loss."""
+        """Warn that the model does not compute the loss."""
         if self.has_warned or torch.compiler.is_compiling() or _IS_ADDED_BY_CALLER.get():
             return
         self.has_warned = True
@@ -100,7 +98,7 @@ class AddedLoss:
 
 
 def loss_of(output: Any) -> Tensor | None:
-    """Return the loss in a model's output: by name, or as the scalar in front of a tuple."""
+    """Return the loss in a model's output: by its name, or the first element of a tuple if it is a scalar."""
     if isinstance(output, Mapping):
         return output.get("loss")
     first = output[0] if isinstance(output, tuple) and output else None
@@ -115,45 +113,45 @@ def with_loss(output: Any, loss: Tensor) -> Any:
     return output
 
 
-def share_of_step(model: nn.Module, given: Mapping[str, Any]) -> Tensor | float:
-    """Return the part of an optimiser step's items that the forward pass with these arguments has."""
-    total = given.get("num_items_in_batch")
+def share_of_step(model: nn.Module, inputs: Mapping[str, Any]) -> Tensor | float:
+    """Return the share of an optimiser step's items in the forward pass with these arguments."""
+    total = inputs.get("num_items_in_batch")
     if total is None:
         return 1.0
-    items = count_items(model, given)
+    items = count_items(model, inputs)
     return (items / torch.as_tensor(total, device=items.device)).reshape(())
 
 
-def count_items(model: nn.Module, given: Mapping[str, Any]) -> Tensor:
+def count_items(model: nn.Module, inputs: Mapping[str, Any]) -> Tensor:
     """Count as ``Trainer._get_num_items_in_batch`` does: the labels that are targets.
 
     Raises:
         AdapterError: there are no labels to count.
     """
-    if given.get("shift_labels") is not None:
-        return given["shift_labels"].ne(-100).sum()
-    labels = given.get("labels")
+    if inputs.get("shift_labels") is not None:
+        return inputs["shift_labels"].ne(-100).sum()
+    labels = inputs.get("labels")
     if labels is None:
         raise AdapterError("num_items_in_batch came without `labels` to count; give both by name, or neither")
     return (labels[..., 1:] if shifts_labels(model) else labels).ne(-100).sum()
 
 
 def shifts_labels(model: Any) -> bool:
-    """Tell whether the Trainer leaves out each document's first label, as losses that predict the next token do."""
+    """Tell whether the Trainer leaves out each document's first label, as for losses that predict the next token."""
     shifting = LOSS_MAPPING.get(getattr(model, "loss_type", "")) is ForCausalLMLoss
     return shifting and not (DECODERS_ARE_ALIGNED and model.config.is_encoder_decoder)
 
 
 def total_of(losses: Iterable[Tensor | None]) -> Tensor | None:
-    """Return the sum of the losses that there are, on the device of the first; None where there is none."""
-    found = [full_tensor(loss) for loss in losses if loss is not None]
-    return torch.stack([loss.to(found[0].device) for loss in found]).sum() if found else None
+    """Return the sum of the losses that are not None, on the device of the first; None where all are None."""
+    present = [full_tensor(loss) for loss in losses if loss is not None]
+    return torch.stack([loss.to(present[0].device) for loss in present]).sum() if present else None
 
 
 def full_tensor(loss: Any) -> Tensor:
-    """Return a plain tensor: ``fully_shard`` leaves parameters as DTensors outside of their layers' forward pass.
+    """Return a plain tensor: with ``fully_shard`` parameters are DTensors outside of their layers' forward pass.
 
-    The gradient is averaged over the processes, as ``fully_shard`` does it for the rest of the loss.
+    The gradient is averaged over the processes, as ``fully_shard`` does for the rest of the loss.
     """
     if type(loss) is Tensor:
         return loss

@@ -1,6 +1,6 @@
 """The auxiliary loss in the Trainer's log.
 
-Apart from what registers with peft: transformers' callbacks import peft, and are not there yet when it registers.
+It is a module of its own, as transformers' callbacks import peft, and cannot be imported while foretoken registers.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from foretoken.tuner.auxiliary import auxiliary_loss_of
 class AuxiliaryLossCallback(TrainerCallback):
     """Log ``auxiliary_loss`` beside ``loss``: its mean over the same steps, already contained in ``loss``.
 
-    Give it before the callbacks that are to see it, e.g. ``callbacks=[AuxiliaryLossCallback(), TensorBoardCallback()]``
+    Pass it before the callbacks that report it, e.g. ``callbacks=[AuxiliaryLossCallback(), TensorBoardCallback()]``
     with ``report_to="none"``. Methods without an auxiliary loss add nothing to the log.
     """
 
@@ -28,15 +28,15 @@ class AuxiliaryLossCallback(TrainerCallback):
     def on_train_begin(
         self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **_: object
     ) -> None:
-        """Forget an earlier training."""
+        """Forget the numbers of an earlier training."""
         self.total, self.steps = None, 0
 
     def on_step_begin(
-        self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **given: Any
+        self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **kwargs: Any
     ) -> None:
-        """Note the loss; it depends on the parameters alone, so it is the same in every micro-batch of the step."""
+        """Note the loss; it depends only on the parameters, so it is the same in every micro-batch of the step."""
         with torch.no_grad():
-            value = auxiliary_loss_of(given["model"])
+            value = auxiliary_loss_of(kwargs["model"])
         if value is not None:
             self.total = value if self.total is None else self.total + value
             self.steps += 1
@@ -50,7 +50,7 @@ class AuxiliaryLossCallback(TrainerCallback):
         logs: dict[str, Any] | None = None,
         **_: object,
     ) -> None:
-        """Put the mean into a log of the training loss: for the callbacks that follow, and in the history."""
+        """Add the mean to a log of the training loss and to the history."""
         if self.total is None or logs is None or "loss" not in logs:
             return
         mean = self.total.item() / self.steps

@@ -1,4 +1,4 @@
-"""What an adapter must have in common with the model and the file that it meets; checked before any weight moves."""
+"""Checks that an adapter fits its model and its file, before any weight changes."""
 
 from __future__ import annotations
 
@@ -14,11 +14,10 @@ from foretoken.methods.dimensions import Dimensions, by_stack
 from foretoken.methods.sites import Sites
 from foretoken.tuner.forward.sites import NAME, Site
 
-ADAPTERS_NAME = re.compile(
-    rf"\.({NAME}|modules_to_save|trainable_tokens_delta|lora_\w+)\.[^.]+"
-)  # where peft and sites put it
-PARTS = rf"\.({NAME}|modules_to_save|trainable_tokens_delta|lora_\w+)\.{{}}(?=\.|$)"  # with an adapter's name in it
-PREFIX = "base_model.model."  # of the names in a file: where a model lies in peft's wrapper
+_CONTAINERS = rf"\.({NAME}|modules_to_save|trainable_tokens_delta|lora_\w+)"  # in them modules have adapters' names
+ADAPTERS_NAME = re.compile(rf"{_CONTAINERS}\.[^.]+")
+PARTS = rf"{_CONTAINERS}\.{{}}(?=\.|$)"  # with the name of one adapter
+PREFIX = "base_model.model."  # of the names in a file: the path of the model in peft's wrapper
 PEFTS_PARTS = frozenset(
     {
         "base_layer",
@@ -35,7 +34,7 @@ PEFTS_PARTS = frozenset(
 
 
 def check_same_backbone(config: ForetokenConfig, dimensions: Dimensions) -> None:
-    """Raise BackboneError where an adapter was made for another backbone, before anything is touched."""
+    """Raise BackboneError where an adapter was made for another backbone, before the model is changed."""
     if config.backbone is None:
         return
     here = dimensions.fingerprint()
@@ -52,7 +51,7 @@ def check_same_backbone(config: ForetokenConfig, dimensions: Dimensions) -> None
 
 
 def check_trained_tokens(dimensions: Dimensions) -> None:
-    """Raise BackboneError for trained tokens that the model has no embeddings for."""
+    """Raise BackboneError for trained tokens without an embedding in the model."""
     beyond = [token for token in dimensions.trained_tokens if token >= dimensions.vocab_size]
     if beyond:
         raise BackboneError(
@@ -62,9 +61,9 @@ def check_trained_tokens(dimensions: Dimensions) -> None:
 
 
 def check_names_apart(names: Iterable[str], model: nn.Module, sites: Sites) -> None:
-    """Raise AdapterError where an adapter is called as a part of a parameter's name: ``1``, ``encoder``, ``prefix``.
+    """Raise AdapterError where an adapter's name is a part of a parameter's name: ``1``, ``encoder``, ``prefix``.
 
-    peft leaves out what has another adapter's name in its own when it saves one, and the file would lack tensors.
+    When peft saves an adapter, it leaves out parameters with another adapter's name in theirs.
     """
     inner = (name for module in sites.modules() for name, _ in module.named_parameters())
     outer = (ADAPTERS_NAME.sub(r".\1", name) for name, _ in model.named_parameters())
@@ -77,7 +76,7 @@ def check_names_apart(names: Iterable[str], model: nn.Module, sites: Sites) -> N
 
 
 def check_name_is_free(model: nn.Module, adapter_name: str) -> None:
-    """Raise AdapterError for a name that an adapter at this model has: parts of both would act under it."""
+    """Raise AdapterError for the name of an adapter that this model has already."""
     if any(isinstance(module, Site) and adapter_name in module for module in model.modules()):
         raise AdapterError(
             f"this model has an adapter called {adapter_name!r} already; choose another name, or call unload() or "
@@ -86,18 +85,18 @@ def check_name_is_free(model: nn.Module, adapter_name: str) -> None:
 
 
 def check_heads_apart(model: nn.Module, names: Iterable[str]) -> None:
-    """Raise AdapterError where a module that is trained in full lies in another one: peft could not load their file."""
-    found = [path for path, _ in model.named_modules() if path.endswith(tuple(names))]  # as peft finds them
-    for outer in found:
-        if inner := next((path for path in found if path.startswith(f"{outer}.")), None):
+    """Raise AdapterError where a fully trained module lies inside another one: peft could not load their file."""
+    paths = [path for path, _ in model.named_modules() if path.endswith(tuple(names))]  # as peft finds them
+    for outer in paths:
+        if inner := next((path for path in paths if path.startswith(f"{outer}.")), None):
             raise AdapterError(
-                f"modules_to_save names {outer!r} and {inner!r}, which lies in it; name modules that do not hold each "
-                f"other, with the beginning of their paths where names end alike"
+                f"modules_to_save names {outer!r} and {inner!r}, which lies inside it; name modules that do not "
+                f"contain each other, with longer paths where their names end alike"
             )
 
 
 def check_position_free(sites: Sites, stacks: Iterable[Stack], dimensions: Dimensions) -> None:
-    """Raise BackboneError where rows stand among the text's own rotated keys and cannot be met without rotation."""
+    """Raise BackboneError for a position-free prefix among the text's own rotated keys."""
     numbers = by_stack(range(dimensions.num_layers), dimensions)
     for stack, layers in zip(stacks, numbers, strict=True):
         entries = [sites.layers[layer] for layer in layers if layer in sites.layers]
@@ -105,27 +104,27 @@ def check_position_free(sites: Sites, stacks: Iterable[Stack], dimensions: Dimen
             continue
         if stack.attention.is_rotary and not stack.is_causal:
             raise BackboneError(
-                f"position_free rows cannot be had in {dimensions.model_type} models, where rows and text stand in one "
-                "sequence; set position_free=False, or use prefix-tuning"
+                f"a position_free prefix is not possible in {dimensions.model_type} models, where prefix and text are "
+                "one sequence; set position_free=False, or use prefix-tuning"
             )
 
 
 def check_state_dict(model: nn.Module, adapter_name: str, state_dict: Mapping[str, Tensor]) -> None:
-    """Raise AdapterError where a file's tensors do not fit the adapter or are no numbers, before any weight moves."""
+    """Raise AdapterError where a file's tensors do not fit the adapter or are not finite, before any weight changes."""
     ours = re.compile(PARTS.format(re.escape(adapter_name)))
-    state = model.state_dict(keep_vars=True)  # where tables are tied, one parameter has two names, and the file one
+    state = model.state_dict(keep_vars=True)  # a tied parameter has two names here, and one in the file
     expected = {name_in_model(key, adapter_name): tensor for key, tensor in state.items() if ours.search(key)}
-    given = {name_in_model(key, adapter_name): tensor for key, tensor in state_dict.items()}
-    there = {id(expected[key]) for key in expected.keys() & given.keys()}
+    saved = {name_in_model(key, adapter_name): tensor for key, tensor in state_dict.items()}
+    there = {id(expected[key]) for key in expected.keys() & saved.keys()}
     missing = {key for key, tensor in expected.items() if id(tensor) not in there}
-    unknown = {key for key in given if f".{NAME}." in key or ".lora_" in key} - expected.keys()
+    unknown = {key for key in saved if f".{NAME}." in key or ".lora_" in key} - expected.keys()
     check_names(missing, unknown, len(expected))
-    for key in sorted(expected.keys() & given.keys()):
-        check_tensor(key, given[key], like=expected[key])
+    for key in sorted(expected.keys() & saved.keys()):
+        check_tensor(key, saved[key], like=expected[key])
 
 
 def check_names(missing: Collection[str], unknown: Collection[str], count: int) -> None:
-    """Raise AdapterError for tensors that an adapter's file lacks, or has beyond what the adapter takes."""
+    """Raise AdapterError for tensors that are missing in an adapter's file or do not belong to the adapter."""
     if missing:
         raise AdapterError(
             f"the adapter file lacks {len(missing)} of {count} tensors, e.g. {cut(min(missing), 150)}; "
@@ -138,41 +137,40 @@ def check_names(missing: Collection[str], unknown: Collection[str], count: int) 
         )
 
 
-def check_tensor(name: str, given: Tensor, *, like: Tensor) -> None:
-    """Raise AdapterError where a tensor of a file is not of the shape and the kind of the one that it is for."""
+def check_tensor(name: str, saved: Tensor, *, like: Tensor) -> None:
+    """Raise AdapterError where a saved tensor has another shape or type than the parameter, or is not finite."""
     is_of_head = not any(part in name for part in (f".{NAME}.", ".lora_", "trainable_tokens_delta"))
-    if given.shape != like.shape and is_of_head:
+    if saved.shape != like.shape and is_of_head:
         raise AdapterError(
-            f"{name} is {tuple(given.shape)} in the adapter file but {tuple(like.shape)} in this model's head; load a "
+            f"{name} is {tuple(saved.shape)} in the adapter file but {tuple(like.shape)} in this model's head; load a "
             "model with as many labels as the adapter's, or put adapters with heads of several sizes into a "
             "foretoken.AdapterBank"
         )
-    if given.shape != like.shape:
+    if saved.shape != like.shape:
         raise AdapterError(
-            f"{name} is {tuple(given.shape)} in the adapter file "
+            f"{name} is {tuple(saved.shape)} in the adapter file "
             f"but {tuple(like.shape)} by its config; the two belong to different adapters"
         )
-    if given.is_floating_point() != like.is_floating_point():
-        kinds = (str(tensor.dtype).removeprefix("torch.") for tensor in (given, like))
+    if saved.is_floating_point() != like.is_floating_point():
+        kinds = (str(tensor.dtype).removeprefix("torch.") for tensor in (saved, like))
         raise AdapterError("{} is of type {} in the file, expected {}; save it again".format(name, *kinds))
-    if not is_finite(given):
+    if not is_finite(saved):
         raise AdapterError(f"{name} has values that are not finite (NaN or infinity); train it again")
 
 
 def is_finite(tensor: Tensor) -> bool:
-    """Tell whether all numbers are finite: a minimum and a maximum, with no second tensor beside the first."""
+    """Tell whether all numbers are finite, by their minimum and maximum, which need no memory."""
     if not tensor.is_floating_point() or not tensor.numel() or tensor.is_meta:
         return True
     return all(bool(extreme.isfinite()) for extreme in (tensor.float() if tensor.itemsize < 2 else tensor).aminmax())
 
 
 def check_lora_has_weights(config: ForetokenConfig, model: nn.Module) -> None:
-    """Raise AdapterError for the LoRA of a stack on a model that is partly on disk: peft gives it no values there."""
+    """Raise AdapterError for the LoRA of a stack on a model that is partly on disk, where peft gives it no values."""
     if config.lora_member() is None:
         return
     frozen = (parameter for name, parameter in model.named_parameters() if not ADAPTERS_NAME.search(name))
-    places = {parameter.is_meta for parameter in frozen}
-    if len(places) > 1:
+    if len({parameter.is_meta for parameter in frozen}) > 1:
         raise AdapterError(
             "LoRA cannot be attached to weights that are offloaded to disk: peft gives it no values there; "
             "load the model into memory, or leave LoRA out of the stack"
@@ -180,6 +178,6 @@ def check_lora_has_weights(config: ForetokenConfig, model: nn.Module) -> None:
 
 
 def name_in_model(key: str, adapter_name: str) -> str:
-    """Return a parameter's name in the file as a plain model has it, which transformers' own calls load into."""
+    """Return the name that a parameter of a file has in a plain model, into which transformers' functions load it."""
     key = key.replace(f".modules_to_save.{adapter_name}.", ".")
     return re.sub(PARTS.format(re.escape(adapter_name)), r".\1", key).removeprefix(PREFIX)

@@ -1,6 +1,6 @@
-"""Trained adapters made cheaper: as a key-value cache of transformers' own, or rid of what only training needs.
+"""Cheaper forms of trained adapters: a key-value cache of transformers', or an adapter without networks for training.
 
-Shapes: B batch, N text tokens, P rows and trained keys, H_kv key-value heads, K head width.
+Shapes: B batch, N text tokens, P prefix length, H_kv key-value heads, K head width.
 """
 
 from __future__ import annotations
@@ -33,22 +33,22 @@ def fuse(
     adapter_name: str | None = None,
     dtype: torch.dtype = torch.float16,
 ) -> nn.Module:
-    """Fold away what an adapter needs in training only, with the same outputs; save it again afterwards.
+    """Remove the parts of an adapter that only training needs, with the same outputs; save it again afterwards.
 
-    A projected prefix becomes the prefix that its network yields. What else there is to fold, methods say themselves.
+    A projected prefix becomes the prefix that its network yields; AoT P-tuning becomes a table in a file.
 
     Args:
         model: a trained model with adapters; it is changed in place.
-        folder: where the adapter will be saved, for methods that write a file there (adapters that are not called
-            ``default`` get a folder of their own in it, as in ``save_pretrained``).
-        adapter_name: which adapter; default: all of them.
-        dtype: of what is written into such a file.
+        folder: the folder in which the adapter will be saved, for methods that write a file there (adapters that are
+            not called ``default`` get a folder of their own in it, as in ``save_pretrained``).
+        adapter_name: the adapter to fuse; default: all adapters.
+        dtype: the type of the numbers in such a file.
 
     Returns:
         The model.
 
     Raises:
-        AdapterError: there is nothing to fold, or no adapter of this name.
+        AdapterError: there is nothing to fuse, or no adapter of this name.
 
     >>> import torch, transformers
     >>> from peft import get_peft_model
@@ -65,15 +65,15 @@ def fuse(
     folded = [name for name in names if model_hooks is not None and fold(model, model_hooks, name, folder, dtype)]
     if not folded:
         raise AdapterError(
-            f"nothing to fold in {', '.join(names) or 'a model without adapters of foretoken'}; "
-            "fuse takes projected prefixes (prefix_projection=True) and methods that are looked up in a table"
+            f"nothing to fuse in {', '.join(names) or 'a model without adapters of foretoken'}; "
+            "fuse takes projected prefixes (prefix_projection=True) and methods with a table, such as aot-p-tuning"
         )
     return model
 
 
 @torch.no_grad()
 def fold(model: nn.Module, model_hooks: ModelHooks, name: str, folder: PathLike | None, dtype: torch.dtype) -> bool:
-    """Fold one adapter; tell whether there was anything to fold."""
+    """Fuse one adapter; return whether there was anything to fuse."""
     config, sites = model_hooks.built[name]
     where = None if folder is None else Path(folder) if name == "default" else Path(folder) / name
     result = config.folded(sites, model_hooks.dimensions, folder=where, dtype=dtype)
@@ -87,16 +87,16 @@ def fold(model: nn.Module, model_hooks: ModelHooks, name: str, folder: PathLike 
 def prefix_cache(model: nn.Module, *, batch_size: int = 1, adapter_name: str | None = None) -> DynamicCache:
     """Return the adapter of a causal decoder as a key-value cache, for plain transformers without foretoken.
 
-    Rows in front of a causal model's text see only each other, so their keys and values are the same before every
-    text: they cost nothing per token. Trained keys and values stand beside them. Text that follows P cached tokens
-    is at positions P, P + 1...: where positions rotate, the keys are turned by P, which keeps every distance; where
-    positions are learned (GPT-2), ``position_ids`` must be given so that they start at 0.
+    The vectors of a prefix before a causal model's text see only each other, so their keys and values are the same
+    before every text. The cache holds these and the trained keys and values. Text that follows P cached tokens
+    is at positions P, P + 1...: with rotary positions, the keys are rotated by P, which keeps every distance; with
+    learned positions (GPT-2), ``position_ids`` that start at 0 must be given.
     :func:`prefix_inputs` returns the cache with the arguments that belong to it.
 
     Args:
         model: a model with the adapter; it is not changed.
-        batch_size: B, the number of texts, times the number of beams. A cache grows with the text: one per call.
-        adapter_name: which adapter; default: the active ones.
+        batch_size: B, the number of texts, times the number of beams. A cache grows with the text: make one per call.
+        adapter_name: the adapter; default: the active ones.
 
     Raises:
         BackboneError: the model is not a decoder, or its cache would lose the prefix (sliding windows).
@@ -114,12 +114,12 @@ def prefix_cache(model: nn.Module, *, batch_size: int = 1, adapter_name: str | N
 
 
 def prefix_inputs(model: nn.Module, attention_mask: Tensor, *, adapter_name: str | None = None) -> dict[str, Any]:
-    """Return what a plain model's ``forward`` or ``generate`` is to be given beside the text to do as the adapter does.
+    """Return the arguments with which a plain model's ``forward`` or ``generate`` computes the same as the adapter.
 
     Args:
         model: a model with the adapter.
         attention_mask: (B, N) of the text, padded on either side.
-        adapter_name: which adapter; default: the active ones.
+        adapter_name: the adapter; default: the active ones.
 
     Returns:
         ``past_key_values``, the ``attention_mask`` (B, P + N) and the ``position_ids`` (B, N).
@@ -159,11 +159,11 @@ def prefix_inputs(model: nn.Module, attention_mask: Tensor, *, adapter_name: str
 
 @contextmanager
 def prefix_known(model: nn.Module, inputs: Mapping[str, Tensor]) -> Iterator[None]:
-    """Compute a decoder's prefix once, and let every pass inside the block use its keys and values as constants.
+    """Compute a decoder's prefix once, and use its keys and values as constants in every pass inside the block.
 
     Args:
-        model: a model, with adapters or without, in evaluation.
-        inputs: of one pass, which say nothing but the device and the number of documents.
+        model: a model in evaluation mode, with adapters or without.
+        inputs: the inputs of one pass; only their device and the number of documents matter.
     """
     model_hooks = find_model_hooks(model)
     causal = [] if model_hooks is None else [hooks for hooks in model_hooks.stacks if hooks.stack.is_causal]
@@ -180,10 +180,10 @@ def prefix_known(model: nn.Module, inputs: Mapping[str, Tensor]) -> Iterator[Non
 
 
 def adapters_of(model: nn.Module, adapter_name: str | None) -> tuple[ModelHooks, list[str]]:
-    """Return the model_hooks and the named adapter, or the active ones.
+    """Return the model's hooks, and the named adapter or the active ones.
 
     Raises:
-        AdapterError: there are none.
+        AdapterError: there is no such adapter.
     """
     if adapter_name is not None:
         return model_hooks_of(model, adapter_name), [adapter_name]
@@ -195,7 +195,7 @@ def adapters_of(model: nn.Module, adapter_name: str | None) -> tuple[ModelHooks,
 
 
 def check_cache(model_hooks: ModelHooks, names: list[str]) -> None:
-    """Raise where a key-value cache of transformers' own cannot do what the adapters do."""
+    """Raise where a key-value cache of transformers' cannot replace the adapters."""
     model_type, stack = model_hooks.dimensions.model_type, model_hooks.stacks[0].stack
     if len(model_hooks.stacks) > 1 or not stack.is_causal:
         raise BackboneError(f"only a causal decoder's prefix is a key-value cache; this is a {model_type} model")
@@ -210,21 +210,21 @@ def check_cache(model_hooks: ModelHooks, names: list[str]) -> None:
             )
         if not config.is_cache():
             raise AdapterError(
-                f"adapter {name!r} ({type(config).__name__}) is more than keys and values in front of the text: a "
-                f"cache takes {methods_with('peft_types')}, and stacks of these alone, without position_free"
+                f"adapter {name!r} ({type(config).__name__}) is more than keys and values before the text: a "
+                f"cache takes {methods_with('peft_types')}, and stacks of only these, without position_free"
             )
 
 
 def all_states(model_hooks: ModelHooks, names: list[str]) -> list[State]:
-    """Return every layer's keys and values (1, H_kv, P, K): of the rows in front, and trained ones."""
-    wired = model_hooks.stacks[0]
-    like = next(p for p in wired.module.parameters() if p.is_floating_point())
-    groups = make_groups(None, names, wired.prefix_lengths_of, 1, like.device)
+    """Return every layer's keys and values (1, H_kv, P, K): of the prefix before the text, and trained ones."""
+    stack_hooks = model_hooks.stacks[0]
+    like = next(p for p in stack_hooks.module.parameters() if p.is_floating_point())
+    groups = make_groups(None, names, stack_hooks.prefix_lengths_of, 1, like.device)
     length = sum(group.prefix_length for group in groups)
-    rows = wired.run_prefix(Plan(groups, length, 1, like.device), {}) if length else {}
+    prefix = stack_hooks.run_prefix(Plan(groups, length, 1, like.device), {}) if length else {}
     states = []
-    for layer in range(len(wired.layers)):
-        parts = [rows[layer]] if layer in rows else []
+    for layer in range(len(stack_hooks.layers)):
+        parts = [prefix[layer]] if layer in prefix else []
         parts += [keys_of(branch, like) for name in names for branch in branches(model_hooks, name, layer)]
         key, value = (torch.cat([x.to(like) for x in pair], dim=2) for pair in zip(*parts, strict=True))
         states.append((key, value))
@@ -232,20 +232,20 @@ def all_states(model_hooks: ModelHooks, names: list[str]) -> list[State]:
 
 
 def branches(model_hooks: ModelHooks, name: str, layer: int) -> list[ScoreColumns]:
-    """Return an adapter's branches in one layer's attention."""
-    part = model_hooks.built[name][1].attention.get(layer)
-    return [] if part is None else [branch for branch in part.members() if isinstance(branch, ScoreColumns)]
+    """Return an adapter's score columns in one layer's attention."""
+    edit = model_hooks.built[name][1].attention.get(layer)
+    return [] if edit is None else [branch for branch in edit.members() if isinstance(branch, ScoreColumns)]
 
 
 def keys_of(branch: ScoreColumns, like: Tensor) -> State:
-    """Return the trained keys and values (1, H_kv, P, K) of a branch that is nothing else, in the type of ``like``."""
-    found = branch.keys(like.new_zeros(1, 1, 1, 1), 1)
-    assert found is not None, "the adapter's config says that it is a cache"
-    return found
+    """Return the trained keys and values (1, H_kv, P, K) of score columns, in the type of ``like``."""
+    pair = branch.keys(like.new_zeros(1, 1, 1, 1), 1)
+    assert pair is not None, "the adapter's config says that it is a cache"
+    return pair
 
 
 def with_distance(states: list[State], model_hooks: ModelHooks) -> list[State]:
-    """Rotate the keys by P positions, where positions rotate: as many as the text is moved by."""
+    """Rotate the keys by P positions, with rotary positions: by as many as the text is moved."""
     if not model_hooks.stacks[0].stack.attention.is_rotary:
         return states
     turns = rotations(model_hooks, states[0][0].shape[2])

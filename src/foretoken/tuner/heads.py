@@ -1,6 +1,6 @@
-"""Another head on an encoder for classification: what it reads of a document, and how large it is.
+"""A replaced head of an encoder for classification: the pool that it reads, and its layers.
 
-Shapes: B documents, S rows, N tokens, D model width, F numbers that are pooled of a document, C labels.
+Shapes: B documents, S rows, N tokens, D model width, F pooled features of a document, C labels.
 """
 
 from __future__ import annotations
@@ -25,13 +25,13 @@ from foretoken.tuner.model_hooks import find_model_hooks
 
 Model = TypeVar("Model", bound=nn.Module)
 CLASSIFIER = "classifier"  # peft trains it in full by this name
-HEAD_KEY = "foretoken_head"  # of a model's config: saved with a model that is trained whole
+HEAD_KEY = "foretoken_head"  # of a model's config: saved with a fully trained model
 
 
 class Head(nn.Module):
-    """From what is pooled of each document to its logits: (B, F) -> (B, C).
+    """A head from the pooled features of each document to its logits: (B, F) -> (B, C).
 
-    The last linear map is called after the pool, so that an adapter's file never fits a model with another one.
+    The last linear map has the name of the pool, so that an adapter's file never fits a model with another pool.
     """
 
     def __init__(self, width: int, num_labels: int, *, pool: str, hidden: bool, dropout: float) -> None:
@@ -44,14 +44,14 @@ class Head(nn.Module):
 
     @property
     def linear(self) -> nn.Linear | None:
-        """The map from what is pooled to the logits, where there is no layer between them."""
+        """The map from the pooled features to the logits; None where there is a layer between them."""
         return self.get_submodule(self.last) if self.dense is None else None  # type: ignore[return-value]
 
     def forward(self, pooled: Tensor) -> Tensor:
         """(B, 1, F) or (B, F), or the two halves of :class:`BothSigns` -> (B, C).
 
         Raises:
-            AdapterError: there are the states of all tokens, as somebody else has called the body.
+            AdapterError: the input is the states of all tokens, as the body was called directly.
         """
         if pooled.dim() == 3:
             if pooled.shape[1] != 1:
@@ -84,9 +84,9 @@ class TokenScores(nn.Module):
 
 
 class BothSigns(nn.Module):
-    """In the place of a layer before the classifier: passes its input on as (x, -x), for ``x = relu(x) - relu(-x)``.
+    """Replaces a layer before the classifier, and returns (x, -x), with ``x = relu(x) - relu(-x)``.
 
-    DistilBERT rectifies what leaves that layer, which takes nothing away from the two together.
+    DistilBERT applies a ReLU to the output of that layer, which loses nothing of the two together.
     """
 
     def forward(self, x: Tensor) -> Tensor:
@@ -97,18 +97,18 @@ class BothSigns(nn.Module):
 def replace_head(model: Model, *, pool: str = "mean", hidden: bool = False) -> Model:
     """Give an encoder for sequence classification (or regression) another head, in place, and return the model.
 
-    Call it before ``get_peft_model``, which finds the head, trains it in full and saves it beside the adapter. A fresh
-    model takes the head when it loads the adapter (of peft's own methods, such as LoRA: call it again before
-    ``PeftModel.from_pretrained``, with the same arguments). Padding changes no pool.
+    Call it before ``get_peft_model``, which finds the head, trains it fully and saves it with the adapter. A new model
+    gets the head when it loads the adapter (for peft's own methods, such as LoRA: call it again before
+    ``PeftModel.from_pretrained``, with the same arguments). Padding does not change the pooled features.
 
     Args:
         model: of an encoder family, e.g. from ``AutoModelForSequenceClassification``.
-        pool: what the head reads: ``first`` (the first token), ``mean`` or ``max`` (over the tokens), ``mean-max-std``
-            (these two and the standard deviation), ``unit-mean-max-std`` (each of these divided by its length),
-            ``attention`` (their mean by the weights ``softmax(h w / sqrt(D))`` with a trained vector w), ``prefix``
-            (the first row of the prefix, for methods that put one in front of the text). Of a document in several
-            rows, see :func:`foretoken.document_logits`, it reads all.
-        hidden: a linear layer with tanh and dropout before the last one, as in RoBERTa's own head.
+        pool: the features that the head reads: ``first`` (the first token), ``mean`` or ``max`` (over the tokens),
+            ``mean-max-std`` (both and the standard deviation), ``unit-mean-max-std`` (each of these divided by its
+            norm), ``attention`` (the mean with the weights ``softmax(h w / sqrt(D))`` and a trained vector w),
+            ``prefix`` (the first vector of the prefix, for methods with a prefix before the text). They are pooled
+            over all rows of a document that is read in several, see :func:`foretoken.document_logits`.
+        hidden: add a linear layer with tanh and dropout before the last one, as in RoBERTa's own head.
 
     Raises:
         ConfigError: no such pool, another kind of model, or one that has an adapter or such a head already.
@@ -134,18 +134,18 @@ def replace_head(model: Model, *, pool: str = "mean", hidden: bool = False) -> M
             setattr(model, name, BothSigns())
     if "pooler" in names and getattr(body, "pooler", None) is not None:
         body.pooler = nn.Identity()
-    made = Head(width, config.num_labels, pool=pool, hidden=hidden, dropout=dropout)
-    setattr(model, CLASSIFIER, initialised(made, model).to(like).train(model.training))
+    head = Head(width, config.num_labels, pool=pool, hidden=hidden, dropout=dropout)
+    setattr(model, CLASSIFIER, initialised(head, model).to(like).train(model.training))
     if pool == "attention":
         body.add_module(ATTENTION, initialised(TokenScores(width), model).to(like))
     Pooling(model, body, pool)
-    ThroughHooks(model)  # a call that passed the hooks by would pool nothing
+    ThroughHooks(model)  # a call that bypasses the hooks would pool nothing
     setattr(config, HEAD_KEY, {"pool": pool, "hidden": hidden})
     return model
 
 
 def check_replaceable(model: nn.Module, pool: str) -> None:
-    """Raise ConfigError where :func:`replace_head` cannot be."""
+    """Raise ConfigError for a model whose head :func:`replace_head` cannot replace."""
     if pool not in POOLS:
         raise ConfigError(f"pool: {no_such('pool', pool, POOLS)}")
     wrapped = any(isinstance(module, PeftModel | ModulesToSaveWrapper) for module in model.modules())
@@ -154,21 +154,21 @@ def check_replaceable(model: nn.Module, pool: str) -> None:
     stacks = find_backbone(model).stacks_of(body_of(model))
     if not type(model).__name__.endswith("ForSequenceClassification") or len(stacks) > 1 or stacks[0].is_causal:
         raise ConfigError(
-            f"a {type(model).__name__} keeps its own head; expected an encoder for sequence classification, "
-            "e.g. BertForSequenceClassification"
+            f"the head of a {type(model).__name__} cannot be replaced; expected an encoder for sequence "
+            "classification, e.g. BertForSequenceClassification"
         )
     if head_of(model) is not None:
         raise ConfigError("the head of this model has been replaced already; load the model again")
 
 
 def head_dropout(model: nn.Module, body: nn.Module) -> float:
-    """Return the dropout of the model's own head: that of its last dropout outside of the body."""
+    """Return the dropout of the model's own head: the last one outside of the body."""
     parts = (module for child in model.children() if child is not body for module in child.modules())
     return ([module.p for module in parts if isinstance(module, nn.Dropout)] or [0.0])[-1]
 
 
 def initialised(module: nn.Module, model: nn.Module) -> nn.Module:
-    """Draw the weights as transformers draws those of new heads."""
+    """Initialise the weights as transformers does for new heads."""
     for parameter in module.parameters():
         if parameter.dim() > 1:
             nn.init.normal_(parameter, std=getattr(model.config, "initializer_range", 0.02))
@@ -178,51 +178,51 @@ def initialised(module: nn.Module, model: nn.Module) -> nn.Module:
 
 
 def head_of(model: nn.Module) -> dict[str, str | bool] | None:
-    """Return the choices that a model's head was replaced with; None for transformers' own."""
+    """Return the options of a model's replaced head; None for transformers' own head."""
     if POOLING.get(body_of(model)) is None:
         return None
     return dict(getattr(model.config, HEAD_KEY))
 
 
 def document_logits(model: nn.Module, inputs: Mapping[str, Any], owner: Tensor, *, rows: int | None = None) -> Tensor:
-    """Return the logits (B, C) of documents that are read in several rows: chunks, one after the other.
+    """Return the logits (B, C) of documents that are read in several rows, their chunks in order.
 
-    A head of :func:`replace_head` reads what is pooled of all rows of a document. Of a head of transformers' own, which
-    reads one row, the logits are averaged.
+    A head of :func:`replace_head` reads the features pooled over all rows of a document. The logits of transformers'
+    own heads, which read one row, are averaged.
 
     Args:
-        model: with or without an adapter.
-        inputs: what it reads, (S, N) each.
+        model: a model with or without an adapter.
+        inputs: the model's inputs, (S, N) each.
         owner: (S,) the number of the document of each row, from 0, in order.
-        rows: that are run at once, where nothing is trained; None: all.
+        rows: the number of rows that run at once without gradients; None: all.
     """
     pooling = POOLING.get(body_of(inner_of(model)))
     size = len(owner) if rows is None or torch.is_grad_enabled() else rows
     if pooling is None:
-        logits = torch.cat([model(**part).logits for part in row_slices(inputs, size)])
+        logits = torch.cat([model(**batch).logits for batch in row_slices(inputs, size)])
         return mean_of_rows(logits, owner.to(logits.device))
     if size >= len(owner):
         with pooling.reading(owner):
             return model(**inputs).logits
-    found = [row_summaries(model, part) for part in row_slices(inputs, size)]
-    return logits_of_summaries(model, torch.cat(found), owner)
+    summaries = [row_summaries(model, batch) for batch in row_slices(inputs, size)]
+    return logits_of_summaries(model, torch.cat(summaries), owner)
 
 
 def pool_of(model: nn.Module) -> str | None:
-    """Return what the head reads of a document; None where it is transformers' own."""
+    """Return the pool that the head reads; None for transformers' own head."""
     pooling = POOLING.get(body_of(inner_of(model)))
     return None if pooling is None else pooling.pool
 
 
 def row_summaries(model: nn.Module, inputs: Mapping[str, Any]) -> Tensor:
-    """Return what the pool keeps of each row, (S, K), from which that of documents in several rows follows."""
+    """Return the pool's summary of each row, (S, K), from which the features of documents with several rows follow."""
     summaries = logits_and_summaries(model, inputs)[1]
     assert summaries is not None
     return summaries
 
 
 def logits_and_summaries(model: nn.Module, inputs: Mapping[str, Any]) -> tuple[Tensor, Tensor | None]:
-    """Return the logits of each row, (S, C), and what the pool keeps of it, (S, K); None of transformers' own heads."""
+    """Return each row's logits (S, C) and the pool's summary of it (S, K); None for transformers' own heads."""
     pooling = POOLING.get(body_of(inner_of(model)))
     if pooling is None:
         return model(**inputs).logits, None
@@ -231,7 +231,7 @@ def logits_and_summaries(model: nn.Module, inputs: Mapping[str, Any]) -> tuple[T
 
 
 def logits_of_summaries(model: nn.Module, summaries: Tensor, owner: Tensor) -> Tensor:
-    """Return the logits of documents, given what was kept of their rows: (S, K), (S,) -> (B, C)."""
+    """Return the logits of documents, given the summaries of their rows: (S, K), (S,) -> (B, C)."""
     head = inner_of(model).get_submodule(CLASSIFIER)
     device = next(head.parameters()).device
     logits: Tensor = head(of_documents(str(pool_of(model)), summaries.to(device), owner))
@@ -239,19 +239,19 @@ def logits_of_summaries(model: nn.Module, summaries: Tensor, owner: Tensor) -> T
 
 
 def pooled_features(model: nn.Module, inputs: Mapping[str, Any], owner: Tensor | None, *, rows: int) -> Tensor:
-    """Return what the head reads of each document, (B, F)."""
-    found = torch.cat([row_summaries(model, part) for part in row_slices(inputs, rows)])
-    return of_documents(str(pool_of(model)), found, owner)
+    """Return the pooled features of each document, (B, F)."""
+    summaries = torch.cat([row_summaries(model, batch) for batch in row_slices(inputs, rows)])
+    return of_documents(str(pool_of(model)), summaries, owner)
 
 
 def linear_head(model: nn.Module) -> nn.Linear | None:
-    """Return the map from what is pooled of a document to its logits; None where the head is another."""
+    """Return the map from a document's pooled features to its logits; None where the head has other layers."""
     head = own_head(model)
     return None if head is None else head.linear
 
 
 def own_head(model: nn.Module) -> Head | None:
-    """Return the head that :func:`replace_head` made, as it is active; None where it is transformers' own."""
+    """Return the active head of :func:`replace_head`; None for transformers' own head."""
     head = getattr(inner_of(model), CLASSIFIER, None)
     if isinstance(head, ModulesToSaveWrapper):
         adapted = head.active_adapters and not head.disable_adapters
@@ -269,7 +269,7 @@ def mean_of_rows(logits: Tensor, owner: Tensor) -> Tensor:
 
 
 def row_slices(inputs: Mapping[str, Any], size: int) -> Iterator[dict[str, Any]]:
-    """Yield so many rows of a padded batch at a time, without the padding that they do not need."""
+    """Yield ``size`` rows of a padded batch at a time, cut to the longest of them."""
     mask = inputs["attention_mask"]
     for begin in range(0, len(mask), size):
         longest = max(1, int(mask[begin : begin + size].sum(dim=1).max()))
@@ -277,33 +277,33 @@ def row_slices(inputs: Mapping[str, Any], size: int) -> Iterator[dict[str, Any]]
 
 
 def take_head(config: ForetokenConfig, model: nn.Module) -> None:
-    """Give a model the head that a saved adapter was trained with, where it has transformers' own and no adapter.
+    """Replace a model's head by the one that a saved adapter was trained with, if the model has its own and no adapter.
 
     Raises:
-        AdapterError: the model has another head and keeps it.
+        AdapterError: the model has another head, which cannot be replaced.
     """
     here = head_of(model)
     if config.head == here:
         return
     if config.head is None:
-        raise AdapterError("the adapter was trained with transformers' own head; load it on a model that keeps it")
+        raise AdapterError("the adapter was trained with transformers' own head; load it on a model with that head")
     wanted = ", ".join(f"{name}={value!r}" for name, value in config.head.items())
     try:
         replace_head(model, pool=str(config.head.get("pool")), hidden=bool(config.head.get("hidden")))
     except ConfigError as error:
         raise AdapterError(
-            f"the adapter was trained with another head; load it alone on a fresh model, or call "
+            f"the adapter was trained with another head; load it on a model without other adapters, or call "
             f"foretoken.replace_head(model, {wanted}) on the model first ({error})"
         ) from error
 
 
 def check_prefix(model: nn.Module, sites: Sites | None = None) -> None:
-    """Raise ConfigError where the head is to read a prefix, and the adapter puts none in front of the text."""
+    """Raise ConfigError where the head reads a prefix, and the adapter has none before the text."""
     pooling = POOLING.get(body_of(model))
     if pooling is None or pooling.pool != "prefix":
         return
     if sites is None or not any(entry.prefix_length for entry in sites.layers.values()):
         raise ConfigError(
-            "the head is to read the prefix (pool 'prefix'), and this method puts none in front of the text; choose "
-            "another pool, e.g. mean, or a method with a prefix there, e.g. prefix-propagation"
+            "the head reads the prefix (pool 'prefix'), and this method has none before the text; choose "
+            "another pool, e.g. mean, or a method with such a prefix, e.g. prefix-propagation"
         )

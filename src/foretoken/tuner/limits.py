@@ -1,9 +1,10 @@
-r"""What an adapter's config may ask for: memory, counted before anything is made, and regular expressions, tried first.
+r"""Limits on an adapter's config: memory, counted before anything is built, and regular expressions, tried first.
 
-peft reads ``target_modules`` and others as regular expressions, and a config may come from strangers. Python's matcher
-takes time exponential in a name's length for some (``(\w+)+!``), and nothing within the process can stop it: it holds
-the interpreter's lock. Rules for which expressions are harmless refuse good ones or miss bad ones. So the matching is
-done once in a process of its own, which can be killed. Plain names, which nearly all adapters have, need no trial.
+peft reads ``target_modules`` and others as regular expressions, and a config may come from strangers. For some
+expressions (``(\w+)+!``) Python's matcher takes time exponential in a name's length, and cannot be stopped within the
+process, as it holds the interpreter's lock. Rules that tell harmless expressions from others refuse good ones or miss
+bad ones. So the expressions are matched once in a process of their own, which can be killed. Plain names, as nearly all
+adapters have, need no trial.
 """
 
 from __future__ import annotations
@@ -33,9 +34,9 @@ from foretoken.methods.require import require_int
 
 BYTES = 4  # of a number in training
 SMALLER = "choose smaller values (num_virtual_tokens, rank, r, encoder_hidden_size...), or correct its config"
-SECONDS = 3  # that the trial may take; matching the names of a large model takes milliseconds
-PLAIN = re.compile(r"[\w.|-]*")  # nothing that repeats and no groups: matched in one walk over the name
-WHOLE = "{}"  # how peft surrounds what is in a config
+SECONDS = 3  # the longest trial; matching the names of a large model takes milliseconds
+PLAIN = re.compile(r"[\w.|-]*")  # without repetitions and groups: matched in linear time
+WHOLE = "{}"  # the patterns that peft makes of the expressions in a config
 KEY = "(.*\\.)?({})$"
 LAYERS = "(?:^|.*?\\.){}\\.(?P<idx>\\d+)\\."
 SAVED = "(^|.*\\.){}($|\\..*)"
@@ -54,12 +55,12 @@ for pattern in patterns:
 
 
 def check_fits(config: ForetokenConfig, dimensions: Dimensions, model: nn.Module) -> None:
-    """Refuse a method whose modules, with the copies of those that it trains in full, would not fit into memory.
+    """Refuse a method whose modules, with the copies of fully trained modules, would not fit into memory.
 
-    Its modules are built as they always are, but on PyTorch's meta device, where tensors have shapes and no numbers.
+    The modules are built on PyTorch's meta device, where tensors have shapes and no numbers.
 
     Raises:
-        ConfigError: they would not fit, or a number is beyond what a tensor's shape can be.
+        ConfigError: they would not fit, or a size is too large for a tensor.
     """
     try:
         with torch.device("meta"), WithoutValues():
@@ -75,7 +76,7 @@ def check_fits(config: ForetokenConfig, dimensions: Dimensions, model: nn.Module
 
 
 class WithoutValues(TorchFunctionMode):
-    """Leaves new tensors unfilled: on the meta device they have no values, and PyTorch pretends to fill them slowly."""
+    """Skips the initialisation of tensors, which PyTorch computes slowly even on the meta device."""
 
     def __torch_function__(
         self, func: Callable[..., Any], types: object, args: Sequence[Any] = (), kwargs: dict[str, Any] | None = None
@@ -87,7 +88,7 @@ class WithoutValues(TorchFunctionMode):
 
 
 def check_lora(lora: PeftConfig, model: nn.Module) -> None:
-    """Refuse a LoRA, or another adapter of peft's, whose names cannot be matched, or that would not fit into memory.
+    """Refuse a LoRA, or another adapter of peft's, with unusable regular expressions or too large for the memory.
 
     Raises:
         ConfigError: a regular expression is wrong or takes too long, or the adapter would not fit.
@@ -95,13 +96,13 @@ def check_lora(lora: PeftConfig, model: nn.Module) -> None:
     check_patterns(lora, [path for path, _ in model.named_modules()])
     if isinstance(lora, LoraConfig):
         if lora.megatron_config:
-            raise ConfigError("megatron_config makes peft import the module that megatron_core names; remove both")
+            raise ConfigError("with megatron_config peft imports the module that megatron_core names; remove both")
         numbers = lora_numbers(lora, model) + copied_numbers(lora.modules_to_save or (), model)
         check_memory(numbers * BYTES, what="the adapter (LoraConfig)", remedy=SMALLER)
 
 
 def lora_numbers(lora: LoraConfig, model: nn.Module) -> int:
-    """Return how many numbers a LoRA has: R (D_in + D_out) for every map that it targets."""
+    """Return the number of a LoRA's parameters: R (D_in + D_out) for every map that it targets."""
     numbers = 0
     kinds: Any = nn.Module
     ranks = lora.rank_pattern or {}
@@ -120,43 +121,45 @@ def lora_numbers(lora: LoraConfig, model: nn.Module) -> int:
 
 
 def copied_numbers(names: Iterable[str], model: nn.Module) -> int:
-    """Return how many numbers the modules of these names have, which an adapter trains as copies of its own."""
+    """Return the number of parameters in the modules of these names, which an adapter copies and trains fully."""
     wanted = tuple(f".{name}" for name in names)
-    found = [module for path, module in model.named_modules() if f".{path}".endswith(wanted)]
-    return sum(parameter.numel() for module in found for parameter in module.parameters())
+    modules = [module for path, module in model.named_modules() if f".{path}".endswith(wanted)]
+    return sum(parameter.numel() for module in modules for parameter in module.parameters())
 
 
 def check_patterns(config: PeftConfig, names: Sequence[str]) -> None:
     """Try an adapter's regular expressions on the names of a model's modules.
 
     Raises:
-        ConfigError: one is no regular expression, or matching takes too long.
+        ConfigError: one of them is no regular expression, or matching takes too long.
     """
-    for option, given, pattern in patterns_of(config):
-        if not PLAIN.fullmatch(given) and (problem := tried(pattern, names)) is not None:
-            shown = quoted(given, longest=60)
+    for option, value, pattern in patterns_of(config):
+        if not PLAIN.fullmatch(value) and (problem := tried(pattern, names)) is not None:
+            shown = quoted(value, longest=60)
             raise ConfigError(f"{option} has the regular expression {shown}, {problem}; give a list of plain names")
 
 
 def patterns_of(config: PeftConfig) -> Iterator[tuple[str, str, str]]:
-    """Yield the option, what it says, and the regular expression that peft makes of it."""
+    """Yield each option, its value, and the regular expression that peft makes of the value."""
     for option, around in STRINGS.items():
-        given: Any = getattr(config, option, None)
-        if isinstance(given, str):
-            yield option, given, around.format(given)
+        value: Any = getattr(config, option, None)
+        if isinstance(value, str):
+            yield option, value, around.format(value)
     for option, around in LISTS.items():
-        given = getattr(config, option, None) or ()
-        for one in [given] if isinstance(given, str) else given:
-            if isinstance(one, str):
-                yield option, one, around.format(one)
+        value = getattr(config, option, None) or ()
+        for name in [value] if isinstance(value, str) else value:
+            if isinstance(name, str):
+                yield option, name, around.format(name)
 
 
 def tried(pattern: str, names: Sequence[str]) -> str | None:
-    """Return what is wrong with a regular expression; None for nothing."""
+    """Return the problem of a regular expression in words; None where there is none."""
     command = [sys.executable or "python3", "-I", "-S", "-c", TRIAL]
-    given = json.dumps([list(names), [pattern]])
+    names_and_patterns = json.dumps([list(names), [pattern]])
     try:
-        ended = subprocess.run(command, input=given, capture_output=True, text=True, timeout=SECONDS, check=False)
+        ended = subprocess.run(
+            command, input=names_and_patterns, capture_output=True, text=True, timeout=SECONDS, check=False
+        )
     except subprocess.TimeoutExpired:
         return f"which takes more than {SECONDS} seconds to match with the names of the model's modules"
     except OSError as error:

@@ -1,7 +1,7 @@
-"""The layers of an encoder below the first one that is trained: what they compute is the frozen model's.
+"""The layers of an encoder below the first trained one, which compute the same as in the frozen model.
 
-In training they run without dropout. Where their result is known already, they are left out: each hands on what it is
-given, and the known states go in before the first layer that is trained.
+In training they run without dropout. Where their result is known already, they are skipped: each returns its input, and
+the known states enter before the first trained layer.
 
 Shapes: B batch, N tokens, T tokens of all documents, D model width.
 """
@@ -30,7 +30,7 @@ KEY_BYTES = 16
 
 
 def keys_of(inputs: Mapping[str, Tensor], names: Sequence[str]) -> list[Key]:
-    """Return the keys of a padded batch's texts: digests of their tokens, and of what these inputs say of each."""
+    """Return the keys of a padded batch's texts: digests of their tokens and of the named inputs."""
     lengths, names = inputs["attention_mask"].sum(dim=1).tolist(), [name for name in names if name in inputs]
     columns = [inputs[name].to("cpu", torch.int64).numpy() for name in ("input_ids", *names)]
     keys = []
@@ -43,9 +43,9 @@ def keys_of(inputs: Mapping[str, Tensor], names: Sequence[str]) -> list[Key]:
 
 
 def first_trained_layer(model: nn.Module) -> int:
-    """Return how many layers, from the first on, are those of the frozen model; 0 where something before is trained.
+    """Return the number of layers, from the first on, that are the frozen model's; 0 if anything before is trained.
 
-    The head stands behind all layers. Only encoders have such layers: in others, and in unknown families, it is 0.
+    The head comes after all layers. The number is 0 for models that are no encoders, and for unknown families.
     """
     inner = inner_of(model)
     backbone, body = BACKBONES.get(getattr(inner.config, "model_type", "")), body_of(inner)
@@ -63,7 +63,7 @@ def first_trained_layer(model: nn.Module) -> int:
 
 
 def can_leave_layers_out(model: nn.Module) -> bool:
-    """Tell whether the lower layers of this family can be left out."""
+    """Tell whether the lower layers of this family can be skipped."""
     inner = inner_of(model)
     backbone = BACKBONES.get(getattr(inner.config, "model_type", ""))
     stacks = [] if backbone is None else backbone.stacks_of(body_of(inner))
@@ -74,8 +74,8 @@ class LowerLayers:
     """The frozen layers of one encoder below the first trained one, or fewer of them.
 
     Attributes:
-        count: how many there are.
-        dtype: of the hidden states that leave them, once these have been computed.
+        count: the number of these layers.
+        dtype: the type of their output, once it has been computed.
     """
 
     def __init__(self, model: nn.Module, count: int | None = None) -> None:
@@ -95,7 +95,7 @@ class LowerLayers:
         self.handles: list[RemovableHandle] = []
 
     def rest(self) -> LowerLayers:
-        """Let everything below the first trained layer run as in evaluation, also in training."""
+        """Run everything below the first trained layer in evaluation mode, also in training."""
         module = self.stack.module(self.body)
         self.handles += [
             module.register_forward_pre_hook(self.fall_asleep),
@@ -106,13 +106,15 @@ class LowerLayers:
         return self
 
     def make_optional(self) -> LowerLayers:
-        """Let the layers be left out whenever :meth:`use` has named their result.
+        """Skip the layers whenever :meth:`use` has set their result.
 
         Raises:
-            BackboneError: the layers of this family cannot be.
+            BackboneError: the layers of this family cannot be skipped.
         """
         if self.stack.layer_output is None:
-            raise BackboneError(f"the layers of {type(self.body).__name__} cannot be left out")
+            raise BackboneError(
+                f"the layers of {type(self.body).__name__} cannot be skipped; compute them in every pass"
+            )
         self.left_out = [LeftOut(self, layer) for layer in self.layers[: self.count]]
         if self.count < len(self.layers):
             hook = self.layers[self.count].register_forward_pre_hook(self.before_first, with_kwargs=True, prepend=True)
@@ -122,7 +124,7 @@ class LowerLayers:
         return self
 
     def remove(self) -> None:
-        """Give the model its layers back as they were."""
+        """Restore the model's layers."""
         self.use(None)
         for handle in self.handles:
             handle.remove()
@@ -131,12 +133,12 @@ class LowerLayers:
         self.handles, self.left_out = [], []
 
     def use(self, states: Tensor | None) -> None:
-        """Take (B, N, D) for what leaves these layers, from now on and until another call; None: compute it."""
+        """Use (B, N, D) states as the output of these layers until another call; None: compute the output."""
         self.given = states
 
     @torch.no_grad()
     def states(self, inputs: dict[str, Any]) -> Tensor:
-        """Return what leaves these layers for a padded batch, (B, N, D); the layers above do not run."""
+        """Return the output of these layers for a padded batch, (B, N, D); the layers above do not run."""
         before, self.given, self.is_wanted = self.given, None, True
         try:
             self.model(**inputs)
@@ -147,13 +149,13 @@ class LowerLayers:
             hooks = find_model_hooks(self.model)
             for stack_hooks in () if hooks is None else hooks.stacks:
                 stack_hooks.pass_state.plan = None
-        found, self.reached = self.reached, None
-        assert found is not None
-        self.dtype = found.dtype
-        return found
+        states, self.reached = self.reached, None
+        assert states is not None
+        self.dtype = states.dtype
+        return states
 
     def fingerprint(self, known: dict[str, str] | None = None) -> str:
-        """Return a digest of all weights below the first trained layer; ``known`` keeps those of the tensors."""
+        """Return a digest of all weights below the first trained layer; ``known`` caches the digests of tensors."""
         known = {} if known is None else known
         above = {id(p) for layer in self.layers[self.count :] for p in layer.parameters()}
         heads = set(self.backbone.head_names(self.inner, self.body))
@@ -168,19 +170,19 @@ class LowerLayers:
         return digest.hexdigest()
 
     def fall_asleep(self, module: nn.Module, args: Arguments) -> None:
-        """Run without dropout from here."""
-        self.resting = [part for part in module.modules() if part.training]
-        for part in self.resting:
-            part.training = False
+        """Switch off training mode: a forward pre-hook of the stack."""
+        self.resting = [inner for inner in module.modules() if inner.training]
+        for inner in self.resting:
+            inner.training = False
 
     def wake(self, *_: object) -> None:
-        """Run with dropout again."""
-        for part in self.resting:
-            part.training = True
+        """Switch on training mode again."""
+        for inner in self.resting:
+            inner.training = True
         self.resting = []
 
     def before_first(self, layer: nn.Module, args: Arguments, kwargs: Keywords) -> tuple[Arguments, Keywords] | None:
-        """Note what enters the first trained layer, or put in what is known: a forward pre-hook of it."""
+        """Note the input of the first trained layer, or replace it by the known states: a forward pre-hook."""
         hidden = args[0] if args else kwargs["hidden_states"]
         if self.is_wanted:
             self.note(hidden, packed_in(args, kwargs))
@@ -190,7 +192,7 @@ class LowerLayers:
         return ((states, *args[1:]), kwargs) if args else (args, {**kwargs, "hidden_states": states})
 
     def after_last(self, layer: nn.Module, args: Arguments, kwargs: Keywords, output: Any) -> Any:
-        """Note what leaves the last layer, or put in what is known: a forward hook of it."""
+        """Note the output of the last layer, or replace it by the known states: a forward hook."""
         hidden = output if isinstance(output, Tensor) else output[0]
         if self.is_wanted:
             self.note(hidden, packed_in(args, kwargs))
@@ -199,12 +201,12 @@ class LowerLayers:
         return self.stack.layer_output(self.fitted(hidden, packed_in(args, kwargs)))
 
     def note(self, hidden: Tensor, packed: PackedBatch | None) -> None:
-        """Keep the hidden states, padded, and end the pass."""
+        """Keep the padded hidden states, and end the pass."""
         self.reached = hidden if packed is None else packed.unpack(hidden)
         raise LayersRan
 
     def fitted(self, hidden: Tensor, packed: PackedBatch | None) -> Tensor:
-        """Return the known states in the shape and type of the hidden states, which some families pad further."""
+        """Return the known states in the shape and type of the hidden states, which some families pad."""
         assert self.given is not None
         states = self.given.to(device=hidden.device, dtype=self.dtype or hidden.dtype)
         length = hidden.shape[1] if packed is None else packed.length
@@ -212,12 +214,12 @@ class LowerLayers:
         return states if packed is None else packed.pack_text(states)
 
 
-class LayersRan(Exception):  # noqa: N818 - no error: it ends a pass whose rest nobody needs
+class LayersRan(Exception):  # noqa: N818 - no error: it ends a pass whose rest is not needed
     """The layers below the first trained one have run."""
 
 
 class LeftOut:
-    """A layer's ``forward`` that hands on what it is given where the layer's result is not needed."""
+    """A layer's ``forward`` that returns its input where the layer's result is not needed."""
 
     def __init__(self, lower: LowerLayers, layer: nn.Module) -> None:
         self.lower = lower
@@ -226,7 +228,7 @@ class LeftOut:
         layer.forward = self  # type: ignore[assignment]
 
     def __call__(self, *args: Any, **kwargs: Any) -> object:
-        """Run the layer, or hand on the hidden states."""
+        """Run the layer, or return the hidden states."""
         if self.lower.given is not None and self.lower.stack.layer_output is not None:
             return self.lower.stack.layer_output(args[0] if args else kwargs["hidden_states"])
         if self.instead_of is not None:
@@ -234,7 +236,7 @@ class LeftOut:
         return type(self.layer).forward(self.layer, *args, **kwargs)
 
     def remove(self) -> None:
-        """Give the layer its own forward back."""
+        """Restore the layer's own forward method."""
         if self.instead_of is None:
             del self.layer.forward
         else:
@@ -242,5 +244,5 @@ class LeftOut:
 
 
 def packed_in(args: Sequence[object], kwargs: Keywords) -> PackedBatch | None:
-    """Return the packed batch that a layer is given in the place of a mask."""
-    return next((given for given in (*args, *kwargs.values()) if isinstance(given, PackedBatch)), None)
+    """Return the packed batch among a layer's arguments, which it gets instead of a mask."""
+    return next((value for value in (*args, *kwargs.values()) if isinstance(value, PackedBatch)), None)

@@ -1,4 +1,4 @@
-"""Where sites are put, and the hooks that call them: one :class:`ModelHooks` per model.
+"""The sites of a model, and the hooks that call them: one :class:`ModelHooks` per model.
 
 Shapes: B batch, N text tokens, P length of the prefix, D model width.
 """
@@ -26,7 +26,7 @@ from foretoken.tuner.forward.stack_hooks import ModelState, StackHooks
 
 @dataclass(frozen=True)
 class Target:
-    """Where a method's module goes: the module that carries the site, and for an edit where its output is."""
+    """The target of a method's module: the module that carries the site, and for an edit the module with the output."""
 
     holder: nn.Module
     stack: int
@@ -35,7 +35,7 @@ class Target:
 
 
 class ModelHooks:
-    """The sites and hooks of one model, and how to take them off again."""
+    """The sites and hooks of one model."""
 
     def __init__(self, body: nn.Module, backbone: Backbone, dimensions: Dimensions) -> None:
         self.body = body
@@ -47,14 +47,14 @@ class ModelHooks:
         self.targets: list[nn.Module] = []
         self.stacks = [StackHooks(self.state, stack) for stack in backbone.stacks_of(body)]
         self.handles: list[Removable] = [
-            handle for place in backbone.attentions(body) for handle in self.tune_attention(*place)
+            handle for declared in backbone.attentions(body) for handle in self.tune_attention(*declared)
         ]
         follow_class(body)
         backbone.attach_attention(body, backbone.attention_modules(body))
         self.forward = ThroughHooks(body)
 
     def tune_attention(self, stack: Stack, attention: Attention, layer: nn.Module) -> list[RemovableHandle]:
-        """Put a ``TunedAttention`` on one attention module, and let the output projection add what it delivers."""
+        """Put a ``TunedAttention`` on one attention module, and add its vector after the output projection."""
         stack_hooks = next(hooks for hooks in self.stacks if hooks.stack is stack)
         module, number = layer.get_submodule(attention.module), stack_hooks.layers.index(layer)
         tuned = TunedAttention(module, stack_hooks.pass_state, number, is_cross=attention is stack.cross)
@@ -65,14 +65,14 @@ class ModelHooks:
         return handles
 
     def target(self, key: int | str | Place, module: nn.Module) -> Target:
-        """Return where a method's module goes.
+        """Return the target of a method's module.
 
         Raises:
-            BackboneError: this model has no such place.
+            BackboneError: this model has no such target.
         """
         if isinstance(key, str):
-            found = self.body.get_submodule(key)
-            return Target(found, self.stack_of(found), found)
+            named = self.body.get_submodule(key)
+            return Target(named, self.stack_of(named), named)
         if isinstance(key, Place):
             return self.place(key)
         if site_class(module) is EntrySite:
@@ -81,28 +81,28 @@ class ModelHooks:
         attention = self.backbone.attention_modules(self.body)[key]
         return Target(attention, self.stack_of(attention))
 
-    def place(self, place: Place) -> Target:
-        """Return where a named place of the family is."""
-        if place.kind == "feed_forward":
-            layer = self.backbone.layer_modules(self.body)[place.index]
+    def place(self, key: Place) -> Target:
+        """Return the target of a place that every family has."""
+        if key.kind == "feed_forward":
+            layer = self.backbone.layer_modules(self.body)[key.index]
             number = self.stack_of(layer)
             first, last = self.stacks[number].stack.feed_forward
             return Target(layer.get_submodule(first), number, layer.get_submodule(last))
-        _, attention, layer = self.backbone.attentions(self.body)[place.index]
+        _, attention, layer = self.backbone.attentions(self.body)[key.index]
         paths = {"attention": (attention.output,), "value": self.backbone.values_of(attention)}
-        path = paths.get(place.kind, attention.query)[place.part]
-        found = layer.get_submodule(path)
-        shape = self.dimensions.attentions[place.index]
-        width = shape.num_heads * shape.head_dim if place.kind == "query" else None
-        return Target(found, self.stack_of(layer), found, width)
+        path = paths.get(key.kind, attention.query)[key.part]
+        projection = layer.get_submodule(path)
+        shape = self.dimensions.attentions[key.index]
+        width = shape.num_heads * shape.head_dim if key.kind == "query" else None
+        return Target(projection, self.stack_of(layer), projection, width)
 
     def stack_of(self, module: nn.Module) -> int:
-        """Return the number of the stack that a module belongs to; what lies outside of all goes with the first."""
-        # asked anew each time: peft puts its LoRA in the places of modules
+        """Return the number of the stack that contains a module; 0 for modules outside of all stacks."""
+        # computed each time, as peft replaces modules by its LoRA layers
         return next((number for number, hooks in enumerate(self.stacks) if module in {*hooks.module.modules()}), 0)
 
     def attach(self, target: Target, module: nn.Module, adapter: str) -> None:
-        """Put an adapter's module where it belongs.
+        """Put an adapter's module into the site of its target.
 
         Raises:
             AdapterError: an earlier adapter edits another output there.
@@ -112,7 +112,7 @@ class ModelHooks:
             site = self.new_site(target, module)
         elif type(site) is not site_class(module):
             raise AdapterError(
-                f"adapter {adapter!r} and an earlier one act at one module of this model in different ways; "
+                f"adapter {adapter!r} and an earlier one act at the same module of this model in different ways; "
                 f"attach {adapter!r} to another copy of the model, or unload() the earlier ones first"
             )
         site[adapter] = module
@@ -133,7 +133,7 @@ class ModelHooks:
         return site
 
     def edit_output(self, site: OutputSite, target: Target, adapter: str) -> None:
-        """Let an adapter's edit act where its output is; all edits of one output share their hooks."""
+        """Register hooks for an adapter's edit of an output; all edits of one output share their hooks."""
         assert target.output is not None
         edit = next((edit for edit in site.edits if edit.output is target.output and edit.width == target.width), None)
         if edit is None:
@@ -144,14 +144,14 @@ class ModelHooks:
         site.edit_of[adapter] = edit
 
     def at_work(self) -> list[str]:
-        """Return the adapters that act: those that the documents of the pass name, or the active ones."""
+        """Return the adapters in use: those that the documents of the pass name, or the active ones."""
         site = next((site for site in self.sites if len(site)), None)
         if site is None or site.disable_adapters:
             return []
         return list(dict.fromkeys(self.state.names or site.active_adapters))
 
     def remove(self) -> None:
-        """Give back the model as it was."""
+        """Remove all sites and hooks from the model."""
         self.forward.remove()
         for handle in [*self.handles, *(handle for stack_hooks in self.stacks for handle in stack_hooks.handles)]:
             handle.remove()
@@ -170,7 +170,7 @@ HOOKS = ModuleValue[ModelHooks]("_foretoken_hooks")  # of a model's body
 
 
 def find_model_hooks(model: nn.Module) -> ModelHooks | None:
-    """Return the hooks of a model; None for one without an adapter of foretoken's."""
+    """Return the hooks of a model; None for a model without an adapter of foretoken's."""
     return HOOKS.get(body_of(inner_of(model)))
 
 

@@ -1,4 +1,4 @@
-"""What a prefix is at the start: what the frozen model computes for a text, or what another adapter has learnt.
+"""The initial values of a prefix: what the frozen model computes for a text, or another adapter's prefix.
 
 Shapes: P prefix length, D model width, W width of an attention's keys (H_kv K).
 """
@@ -41,18 +41,18 @@ Source: TypeAlias = list[int] | Tensor | SavedPrefixAdapter | None
 
 
 def sources_of(config: ForetokenConfig, sites: Sites, body: nn.Module, dimensions: Dimensions) -> list[Source]:
-    """Return for every method of a new adapter what its prefixes start from, before anything is attached.
+    """Return the source of the initial prefixes of every method of a new adapter, before it is attached.
 
     Raises:
         ConfigError: the text has no tokenizer, or no tokens.
         AdapterError: the adapter to start from is missing, or of another method.
-        BackboneError: it was made for another backbone.
+        BackboneError: that adapter was made for another backbone.
     """
     return [source_of(method, body, dimensions) for method, _ in methods_of(config, sites)]
 
 
 def source_of(config: ForetokenConfig, body: nn.Module, dimensions: Dimensions) -> Source:
-    """Return what the prefixes of one method start from; None where they stay random."""
+    """Return the source of the initial prefixes of one method; None where they stay random."""
     start = config.prefix_start()
     if start is None:
         return None
@@ -70,7 +70,7 @@ def source_of(config: ForetokenConfig, body: nn.Module, dimensions: Dimensions) 
 
 
 def initialise(model_hooks: ModelHooks, adapter_name: str, sources: Sequence[Source]) -> None:
-    """Give a new adapter's prefixes what they start from.
+    """Set a new adapter's prefixes to their initial values.
 
     Raises:
         AdapterError: a saved adapter's options differ from those of the new one.
@@ -78,7 +78,7 @@ def initialise(model_hooks: ModelHooks, adapter_name: str, sources: Sequence[Sou
     for (config, sites), source in zip(methods_of(*model_hooks.built[adapter_name]), sources, strict=True):
         start = config.prefix_start()
         parameters = (parameter for module in (model_hooks.body, *sites.modules()) for parameter in module.parameters())
-        if start is None or source is None or any(parameter.is_meta for parameter in parameters):  # weights are to come
+        if start is None or source is None or any(parameter.is_meta for parameter in parameters):  # loaded later
             continue
         if isinstance(source, SavedPrefixAdapter):
             copy_adapter(source, start.length, sites, model_hooks)
@@ -89,17 +89,17 @@ def initialise(model_hooks: ModelHooks, adapter_name: str, sources: Sequence[Sou
 
 
 def initialise_prefix(model: nn.Module, *, token_ids: Sequence[int] | Tensor, adapter_name: str = "default") -> None:
-    """Let an adapter's prefix be what the frozen model computes for a text.
+    """Set an adapter's prefix to what the frozen model computes for a text.
 
-    Prompt tuning's rows, and those of the first layer in prefix-propagation, become what enters the first layer for
-    the text; what prefix-propagation adds before later layers becomes 0. The keys and values of prefix-tuning become
-    those of the text in every attention: the prefix starts as if the text stood before every document. An
+    The prefix of prompt tuning, and that of the first layer in prefix-propagation, becomes the input of the first layer
+    for the text; the matrices that prefix-propagation adds before later layers become 0. The keys and values of
+    prefix-tuning become those of the text in every attention, as if the text preceded every document. An
     encoder-decoder reads the text in both stacks.
 
     Args:
-        model: a model with an adapter that has a prefix; in a stack every such member is set.
+        model: a model with an adapter that has a prefix; in a stack every member with a prefix is set.
         token_ids: the text's (N,) tokens, repeated or cut to the length of the prefix.
-        adapter_name: which adapter.
+        adapter_name: the adapter.
 
     Raises:
         AdapterError: no such adapter, an adapter without a prefix or with a projected one, or unusable token ids.
@@ -126,22 +126,22 @@ def initialise_prefix(model: nn.Module, *, token_ids: Sequence[int] | Tensor, ad
 
 
 def initialise_from_tokens(tokens: list[int], start: PrefixStart, sites: Sites, model_hooks: ModelHooks) -> None:
-    """Let one method's prefixes be what the frozen model computes for a text.
+    """Set one method's prefixes to what the frozen model computes for a text.
 
     Raises:
         AdapterError: the prefix is the output of a network.
     """
     if start.is_projected:
         raise AdapterError(
-            "with prefix_projection the prefix is a network's output and starts as what that yields; "
-            "make an adapter without it to start from a text"
+            "with prefix_projection the initial prefix is the output of a network; "
+            "train an adapter without it to start from a text"
         )
     text = torch.tensor(list(islice(cycle(tokens), start.length)))
     write_states(sites, frozen_states(model_hooks, text))
 
 
 def states_in_pieces(model_hooks: ModelHooks, text: Tensor) -> FrozenStates:
-    """Return what the model computes for a text without an order, (P,) or (P, D), in pieces that it can read."""
+    """Return what the model computes for tokens (P,) or (P, D) whose order does not matter, read in pieces."""
     config: Any = model_hooks.body.config
     limit = getattr(config, "max_position_embeddings", None)
     size = len(text) if limit is None else max(1, limit - model_hooks.backbone.position_offset(config))
@@ -157,8 +157,8 @@ def write_states(sites: Sites, states: FrozenStates) -> None:
     """Write what the model computes for a text into the prefixes of one method."""
     for layer, entry in sites.layers.items():
         entry.initialise_from(states, layer)
-    for index, part in sites.attention.items():
-        part.initialise_from(states, index)
+    for index, edit in sites.attention.items():
+        edit.initialise_from(states, index)
 
 
 def random_tokens(length: int, body: nn.Module, dimensions: Dimensions) -> list[int]:
@@ -166,8 +166,8 @@ def random_tokens(length: int, body: nn.Module, dimensions: Dimensions) -> list[
     named = (getattr(body.config, f"{name}_token_id", None) for name in SPECIAL)
     special = {token for token in named if isinstance(token, int)}
     ordinary = [token for token in range(dimensions.vocab_size) if token not in special]
-    drawn = torch.randint(len(ordinary), (length,), device="cpu")  # whatever device is the default now
-    return [ordinary[place] for place in drawn.tolist()]
+    drawn = torch.randint(len(ordinary), (length,), device="cpu")  # also where another device is the default
+    return [ordinary[index] for index in drawn.tolist()]
 
 
 def tokens_of_text(start: PrefixStart, body: nn.Module, dimensions: Dimensions) -> list[int]:
@@ -178,12 +178,10 @@ def tokens_of_text(start: PrefixStart, body: nn.Module, dimensions: Dimensions) 
     """
     source = start.tokenizer or getattr(body, "name_or_path", "")
     if not source:
-        raise ConfigError(
-            "prefix_init is 'text' and the model does not say which tokenizer is its own; set tokenizer_name_or_path"
-        )
+        raise ConfigError("prefix_init is 'text' and the model does not name its tokenizer; set tokenizer_name_or_path")
     try:
         tokenizer = AutoTokenizer.from_pretrained(source, trust_remote_code=False)
-    except Exception as error:  # damaged files bring about errors of every kind
+    except Exception as error:  # damaged files raise errors of every kind
         reason = cut(str(error).strip().partition("\n")[0], 200)
         raise ConfigError(
             f"no tokenizer at {source!r} ({reason}); set tokenizer_name_or_path to a folder or a hub name"
@@ -198,7 +196,7 @@ def checked_tokens(tokens: list[int], dimensions: Dimensions) -> list[int]:
     """Return the tokens if the model knows them.
 
     Raises:
-        AdapterError: there are none, or one that the model does not know.
+        AdapterError: there are no tokens, or the model does not know one of them.
     """
     size = dimensions.vocab_size
     if not tokens or not all(isinstance(token, int) and 0 <= token < size for token in tokens):
@@ -208,7 +206,7 @@ def checked_tokens(tokens: list[int], dimensions: Dimensions) -> list[int]:
 
 
 def methods_of(config: ForetokenConfig, sites: Sites) -> Sequence[tuple[ForetokenConfig, Sites]]:
-    """Return the methods of an adapter with what they built: the members of a stack, or the adapter itself."""
+    """Return the methods of an adapter with their modules: the members of a stack, or the adapter itself."""
     return sites.members or ((config, sites),)
 
 
@@ -217,16 +215,18 @@ def saved_adapter(config: ForetokenConfig, source: str, body: nn.Module, dimensi
 
     Raises:
         AdapterError: there is no such adapter, or it is of another method.
-        BackboneError: it was made for another backbone.
+        BackboneError: the adapter was made for another backbone.
     """
     saved = saved_config(source, config)
     start = saved.prefix_start()
     assert start is not None
     check_same_backbone(saved, dimensions)
-    given = read_tensors(source).items()
-    # as seen from the body: models of several tasks have the same body
+    saved_tensors = read_tensors(source).items()
+    # names relative to the body, which is the same in models of several tasks
     inner = f"{body.base_model_prefix}."
-    tensors = {key.removeprefix(PREFIX).removeprefix(inner): tensor for key, tensor in given if f"{NAME}." in key}
+    tensors = {
+        key.removeprefix(PREFIX).removeprefix(inner): tensor for key, tensor in saved_tensors if f"{NAME}." in key
+    }
     return SavedPrefixAdapter(source, tensors, start.length)
 
 
@@ -244,8 +244,8 @@ def copy_adapter(saved: SavedPrefixAdapter, length: int, sites: Sites, model_hoo
         )
     with torch.no_grad():
         for name, parameter in wanted.items():
-            given, label = saved.tensors[name], f"{saved.source}: {name}"
-            parameter.copy_(fitted(given, parameter.shape, saved.length, length, name=label))
+            tensor, label = saved.tensors[name], f"{saved.source}: {name}"
+            parameter.copy_(fitted(tensor, parameter.shape, saved.length, length, name=label))
 
 
 def saved_config(source: str, config: ForetokenConfig) -> ForetokenConfig:
@@ -256,16 +256,16 @@ def saved_config(source: str, config: ForetokenConfig) -> ForetokenConfig:
     """
     saved = read_config(source)
     if saved["peft_type"] != config.method_type:
-        raise AdapterError(f"{source} is not an adapter of {name_of(config)}; a prefix starts from one of its own")
+        raise AdapterError(f"{source} is not an adapter of {name_of(config)}; name one of the same method")
     known = {item.name for item in fields(config) if item.init}
     return type(config)(**{name: value for name, value in saved.items() if name in known})
 
 
 def fitted(x: Tensor, shape: Sequence[int], length: int, wanted: int, *, name: str) -> Tensor:
-    """Return a tensor in this shape, the vectors of a prefix repeated or cut.
+    """Return a tensor in this shape, with the vectors of a prefix repeated or cut.
 
     Raises:
-        AdapterError: the shapes differ in anything else.
+        AdapterError: the shapes differ in more than the length of the prefix.
 
     >>> fitted(torch.tensor([[1.0], [2.0]]), (3, 1), 2, 3, name="prefix").tolist()
     [[1.0], [2.0], [1.0]]
@@ -278,7 +278,7 @@ def fitted(x: Tensor, shape: Sequence[int], length: int, wanted: int, *, name: s
 
 
 def named_parameters(sites: Sites, model_hooks: ModelHooks) -> Iterator[tuple[str, nn.Parameter]]:
-    """Yield the parameters of one method as they are called in a file, below the body."""
+    """Yield the parameters of one method by their names in a file, relative to the body."""
     paths = {module: path for path, module in model_hooks.body.named_modules()}
     for key, module in sites.items():
         path = paths[model_hooks.target(key, module).holder]

@@ -1,4 +1,4 @@
-"""What the frozen model computes for one text: where a prefix may start, and what peft's rows become.
+"""The states that the frozen model computes for one text: initial values of a prefix, and of a prefix of peft's.
 
 Shapes: P tokens of the text, M keys, D model width, H heads, K head width, W width of an attention's keys (H_kv K).
 """
@@ -13,7 +13,7 @@ import torch
 from peft.tuners.tuners_utils import BaseTunerLayer
 from torch import Tensor, nn
 
-from foretoken.attention import AttentionCall, LinearMap, own_weights
+from foretoken.attention import AttentionCall, LinearMap, attend_call, own_weights
 from foretoken.attention.packed import PackedBatch
 from foretoken.attention.rotary import unrotated
 from foretoken.backbones.base import ADAPTER, PassFacts
@@ -25,7 +25,7 @@ if TYPE_CHECKING:
 
 
 class AttentionProbe:
-    """Changes nothing in an attention and records what it sees: keys, values, and the keys' rotation."""
+    """An attention adapter that changes nothing, and records keys, values, and the keys' rotation."""
 
     facts = PassFacts(has_part=True, needs_keys=True)
     text_is_frozen = False
@@ -35,7 +35,7 @@ class AttentionProbe:
         self.rotation: tuple[Tensor, Tensor] | None = None
 
     def note_rotation(self, module: nn.Module, args: tuple[object, ...], kwargs: dict[str, Any]) -> None:
-        """Note how queries and keys are about to be rotated: a forward pre-hook of rotary attention."""
+        """Note the rotation of queries and keys: a forward pre-hook of rotary attention."""
         self.rotation = kwargs["position_embeddings"]
 
     def keys_and_values(self, length: int, *, free: bool) -> Tensor:
@@ -47,40 +47,37 @@ class AttentionProbe:
         return torch.cat([x[0, :, :length].transpose(0, 1).flatten(1) for x in (key, value)], dim=-1)
 
     def attend(self, call: AttentionCall) -> tuple[Tensor, Tensor | None]:
-        """Plain attention; the first call of a pass has the ordinary projections, a second one global tokens' own."""
-        assert call.key is not None  # as `needs_keys` says
-        assert call.value is not None
+        """Compute plain attention, and record the first call of a pass; a second one has the global projections."""
         self.seen = self.seen or (call.key, call.value)
-        return call.attend()[0], None
+        return attend_call(call)[0], None
 
     def deliver(self, vector: Tensor | None) -> None:
-        """Take nothing: there is no vector."""
+        """Ignore the vector, which is None."""
 
     def redeliver(self, change: Callable[[Tensor], Tensor]) -> None:
         """Change nothing."""
 
     def linear_map(self, module: nn.Module) -> LinearMap | None:
-        """Return nothing: it needs keys."""
+        """Return None, as the probe needs keys."""
 
     def packed(self, stream: PackedBatch) -> AbstractContextManager[None]:
-        """Go on as before: what it records is padded, as ``needs_keys`` says."""
+        """Return an empty context: the recorded states are padded, because of ``needs_keys``."""
         return nullcontext()
 
     def document(self, number: int) -> AbstractContextManager[None]:
-        """Go on as before."""
+        """Return an empty context."""
         return nullcontext()
 
     def own_weights(self, call: AttentionCall) -> Tensor:
         """Return the (1, H, N, M) weights."""
-        assert call.key is not None
-        return own_weights(call.query, call.key, scale=call.scale, mask=call.mask)
+        return own_weights(call)
 
 
 def frozen_states(model_hooks: ModelHooks, text: Tensor) -> FrozenStates:
     """Return what the model computes without any adapter for a text: (P,) token ids, or (P, D) token embeddings.
 
-    An encoder-decoder reads the text in both stacks. Where positions rotate the keys, the text stands at -P..-1, right
-    before a text that begins at 0; elsewhere at 0..P-1.
+    An encoder-decoder reads the text in both stacks. With rotary positions, the text has the positions -P..-1, right
+    before a text that begins at 0; else 0..P-1.
 
     Raises:
         AdapterError: the model has fewer positions than the text has tokens.
@@ -111,17 +108,17 @@ def inputs_of(model_hooks: ModelHooks, text: Tensor) -> dict[str, Tensor]:
     weight = model_hooks.dimensions.embedding.weight
     text = text.to(weight.device)[None]
     name = "input_ids" if text.dim() == 2 else "inputs_embeds"
-    given = {name: text if name == "input_ids" else text.to(weight.dtype)}
+    inputs = {name: text if name == "input_ids" else text.to(weight.dtype)}
     if len(model_hooks.stacks) > 1:
-        given |= {f"decoder_{key}": value for key, value in given.items()}
+        inputs |= {f"decoder_{key}": value for key, value in inputs.items()}
     if model_hooks.stacks[0].stack.attention.is_rotary:
-        given["position_ids"] = torch.arange(-text.shape[1], 0, device=text.device)[None]
-    return given
+        inputs["position_ids"] = torch.arange(-text.shape[1], 0, device=text.device)[None]
+    return inputs
 
 
 @contextmanager
 def adapters_off(body: nn.Module) -> Iterator[None]:
-    """Let the model be as without adapters and dropout for a while."""
+    """Switch off adapters and dropout inside the block."""
     modules = list(body.modules())
     trained = [module.training for module in modules]
     layers = [(module, module._disable_adapters) for module in modules if isinstance(module, BaseTunerLayer)]
@@ -140,7 +137,7 @@ def adapters_off(body: nn.Module) -> Iterator[None]:
 
 @contextmanager
 def probing(model_hooks: ModelHooks) -> Iterator[list[AttentionProbe]]:
-    """Put a probe in the place of every attention's adapter for a while."""
+    """Replace every attention's adapter by a probe inside the block."""
     attentions = model_hooks.backbone.attention_modules(model_hooks.body)
     declared = [attention for _, attention, _ in model_hooks.backbone.attentions(model_hooks.body)]
     ports = [ADAPTER.get(attention) for attention in attentions]
@@ -162,10 +159,10 @@ def probing(model_hooks: ModelHooks) -> Iterator[list[AttentionProbe]]:
 
 @contextmanager
 def recording_entries(model_hooks: ModelHooks) -> Iterator[dict[int, Tensor]]:
-    """Record what enters each layer for a while."""
+    """Record the input of each layer inside the block."""
     entering: dict[int, Tensor] = {}
     handles = []
-    for number, layer in enumerate(layer for wired in model_hooks.stacks for layer in wired.layers):
+    for number, layer in enumerate(layer for stack_hooks in model_hooks.stacks for layer in stack_hooks.layers):
 
         def note(_: nn.Module, args: tuple[Tensor, ...], kwargs: dict[str, Any], number: int = number) -> None:
             entering[number] = (args[0] if args else kwargs["hidden_states"]).detach()
@@ -179,10 +176,10 @@ def recording_entries(model_hooks: ModelHooks) -> Iterator[dict[int, Tensor]]:
 
 
 def rotations(model_hooks: ModelHooks, position: int) -> list[tuple[Tensor, Tensor]]:
-    """Return for every attention cosine and sine (1, 1, K) of the rotation to a position."""
+    """Return the cosine and sine (1, 1, K) of the rotation to a position, for every attention."""
     with torch.no_grad(), adapters_off(model_hooks.body), probing(model_hooks) as probes:
         assert model_hooks.dimensions.embedding is not None
-        place = model_hooks.dimensions.embedding.weight.device
-        given = {"input_ids": torch.zeros(1, 1), "position_ids": torch.full((1, 1), position)}
-        model_hooks.body(**{name: ids.long().to(place) for name, ids in given.items()})
+        device = model_hooks.dimensions.embedding.weight.device
+        inputs = {"input_ids": torch.zeros(1, 1), "position_ids": torch.full((1, 1), position)}
+        model_hooks.body(**{name: ids.long().to(device) for name, ids in inputs.items()})
     return [probe.rotation for probe in probes if probe.rotation is not None]

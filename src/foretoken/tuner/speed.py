@@ -15,7 +15,7 @@ from foretoken.backbones.base import LINEAR_MAP, Backbone, has_submodule
 from foretoken.backbones.fast_maps import FastMaps
 from foretoken.backbones.module_value import Arguments
 from foretoken.backbones.packing import HEAD_INPUTS, note_head_inputs
-from foretoken.tuner.attention.linear_map import linear_map
+from foretoken.tuner.attention.adapter import linear_map
 from foretoken.tuner.forward.dimensions import body_of, inner_of
 from foretoken.tuner.forward.plan import FAST
 from foretoken.tuner.model_hooks import find_model_hooks
@@ -25,15 +25,15 @@ Model = TypeVar("Model", bound=nn.Module)
 
 
 def speed_up(model: Model) -> Model:
-    """Let a plain transformers model compute attention as models with an adapter do, in place, and return it.
+    """Speed up a plain transformers model as models with an adapter are, in place, and return it.
 
-    The same modules, parameters, state dict and outputs (to rounding): the encoder runs a batch as one run of tokens
-    without padding (BERT's family, DeBERTa, BigBird, Longformer, LED), and sparse attention goes block by block
-    (Longformer and LED, which then return no attention maps; BigBird). Other families stay about as fast as they are.
-    Models with an adapter of foretoken's are fast already; for those this does nothing.
+    Modules, parameters, state dict and outputs (up to rounding) stay the same: the encoder runs a batch as one run of
+    tokens without padding (BERT's family, DeBERTa, BigBird, Longformer, LED), and sparse attention is computed block by
+    block (Longformer and LED, which then return no attention maps; BigBird). Other families stay about as fast as they
+    are. Models with an adapter of foretoken's are fast already and stay unchanged.
 
     Args:
-        model: of transformers or peft.
+        model: a model of transformers or peft.
 
     Raises:
         BackboneError: the family is not supported.
@@ -57,7 +57,7 @@ def speed_up(model: Model) -> Model:
 
 
 def undo_speed_up(model: Model) -> Model:
-    """Take off what :func:`speed_up` put on, in place, and return the model; any other model stays as it is."""
+    """Undo :func:`speed_up` in place, and return the model; any other model stays unchanged."""
     inner, backbone, body = parts_of(model)
     handles = FAST.pop(body)
     if handles is None:
@@ -72,7 +72,7 @@ def undo_speed_up(model: Model) -> Model:
 
 
 def note_named_documents(model: nn.Module, body: nn.Module, backbone: Backbone) -> list[RemovableHandle]:
-    """Let batches be padded whose documents name adapters of peft's, which look for the documents; return handles."""
+    """Register a hook that pads batches whose documents name adapters of peft's; return the handles."""
     stack = backbone.stacks[0]
     if not backbone.packs or not has_submodule(stack.module(body), stack.end):
         return []
@@ -81,21 +81,21 @@ def note_named_documents(model: nn.Module, body: nn.Module, backbone: Backbone) 
 
 
 def pad_named_documents(model: nn.Module, args: Arguments, *, body: nn.Module, encoder: nn.Module) -> None:
-    """Let this pass be padded where documents name their adapters: a forward pre-hook of the model."""
+    """Pad this pass where documents name their adapters: a forward pre-hook of the model."""
     noted = HEAD_INPUTS.get(encoder)
     if noted is not None and any(map(knows_documents, body.modules())):
         HEAD_INPUTS.set(encoder, replace(noted, padding=True))
 
 
 def knows_documents(module: nn.Module) -> bool:
-    """Tell whether peft tells a layer of its own in this pass which document it has before it."""
+    """Tell whether peft passes a layer of its own the documents' adapters in this pass."""
     told = ("adapter_names", "alora_offsets")
     hooks = module._forward_pre_hooks.values() if isinstance(module, BaseTunerLayer) else ()
     return any(isinstance(hook, partial) and any(name in hook.keywords for name in told) for hook in hooks)
 
 
 def use_fast_attention(model: nn.Module) -> None:
-    """Speed a model up if its family is known; in others, only the embeddings of new tokens."""
+    """Speed up a model if its family is known; else only its embeddings of new tokens."""
     use_fast_tokens(model)
     if getattr(getattr(model, "config", None), "model_type", "") in BACKBONES:
         speed_up(model)

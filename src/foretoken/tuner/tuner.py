@@ -51,13 +51,13 @@ from foretoken.tuner.unchanged import unchanged_on_error
 
 @dataclass
 class Injection:
-    """What peft's callbacks pass on to each other while one adapter is being attached.
+    """The values that peft's callbacks share while one adapter is being attached.
 
     Attributes:
-        trained_tokens: the tokens whose embeddings are trained, which the config does not name meanwhile.
+        trained_tokens: the tokens whose embeddings are trained; the config does not name them meanwhile.
         sites: the adapter's modules.
-        sources: what its prefixes start from.
-        targets: where each module goes, by the path of the module that will carry it.
+        sources: the sources of its initial prefixes.
+        targets: the target of each module, by the path of the module that will carry it.
     """
 
     trained_tokens: tuple[int, ...] = ()
@@ -80,12 +80,12 @@ class ForetokenModel(BaseTuner):
     lora_model: LoraModel | None = None  # of the LoRA of stacks
 
     def inject_adapter(self, model: nn.Module, adapter_name: str, *args: Any, **kwargs: Any) -> None:
-        """Attach one adapter, all of it or nothing."""
+        """Attach one adapter, completely or not at all."""
         check_adapter_name(adapter_name)
         try:
             check_name_is_free(model, adapter_name)
         except AdapterError:
-            # peft has put the new config in the place of the old one
+            # peft has replaced the old config by the new one
             self.peft_config[adapter_name] = self.model_hooks.built[adapter_name][0]
             raise
         try:
@@ -99,15 +99,15 @@ class ForetokenModel(BaseTuner):
 
     def _attach(self, model: nn.Module, adapter_name: str, *args: Any, **kwargs: Any) -> None:
         """Attach one adapter; a stack's LoRA goes through peft's LoraModel."""
-        given = checked(self.peft_config[adapter_name])
-        self.injection = injection = Injection(given.trained_tokens)
+        original = checked(self.peft_config[adapter_name])
+        self.injection = injection = Injection(original.trained_tokens)
         empty = init_empty_weights() if kwargs.get("low_cpu_mem_usage") else nullcontext()
-        with without_trained_tokens(given) as tokens, empty:
+        with without_trained_tokens(original) as tokens, empty:
             super().inject_adapter(model, adapter_name, *args, **kwargs)
         if tokens:
             is_active = adapter_name in self.active_adapters
-            train_tokens(model, tokens, adapter_name, inference_mode=given.inference_mode, is_active=is_active)
-        config = deepcopy(checked(self.peft_config[adapter_name]))  # the user's object may go on to another model
+            train_tokens(model, tokens, adapter_name, inference_mode=original.inference_mode, is_active=is_active)
+        config = deepcopy(checked(self.peft_config[adapter_name]))  # the user may pass the object to another model
         self.peft_config[adapter_name] = config
         config.model_config = getattr(model, "config", None)  # its names of the labels are saved with the adapter
         self.model_hooks.built[adapter_name] = config, injection.sites
@@ -124,9 +124,9 @@ class ForetokenModel(BaseTuner):
         lora = replace(lora, modules_to_save=None, inference_mode=self.peft_config[adapter_name].inference_mode)
         with configs_hidden(model):
             if self.lora_model is None:
-                made = LoraModel(model, {adapter_name: lora}, adapter_name, low_cpu_mem_usage)
-                # past nn.Module: a registered LoraModel would list the whole model a second time
-                object.__setattr__(self, "lora_model", made)
+                lora_model = LoraModel(model, {adapter_name: lora}, adapter_name, low_cpu_mem_usage)
+                # bypasses nn.Module: a registered LoraModel would list the whole model a second time
+                object.__setattr__(self, "lora_model", lora_model)
             else:
                 self.lora_model.peft_config[adapter_name] = lora
                 self.lora_model.inject_adapter(model, adapter_name, low_cpu_mem_usage=low_cpu_mem_usage)
@@ -144,7 +144,7 @@ class ForetokenModel(BaseTuner):
         check_fits(config, dimensions, model)
         if (lora := config.lora_member()) is not None:
             check_lora(with_layers(with_targets(lora, model), config.layers, model), model)
-        sites = config.sites(dimensions)  # may refuse: before anything is attached
+        sites = config.sites(dimensions)  # may raise, so before anything is attached
         check_prefix(model, sites)
         check_position_free(sites, backbone.stacks_of(body), dimensions)
         check_names_apart(self.peft_config, model, sites)
@@ -168,12 +168,12 @@ class ForetokenModel(BaseTuner):
     @property
     def model_hooks(self) -> ModelHooks:
         """The hooks and sites of this model."""
-        found = find_model_hooks(self.model)
-        assert found is not None, "the model has no adapter of foretoken's"
-        return found
+        model_hooks = find_model_hooks(self.model)
+        assert model_hooks is not None, "the model has no adapter of foretoken's"
+        return model_hooks
 
     def auxiliary_loss(self) -> Tensor | None:
-        """Return what the adapters at work add to the task's loss in training, a scalar; None for nothing."""
+        """Return the scalar that the active adapters add to the task's loss in training; None if they add nothing."""
         return auxiliary_loss_of(self.model)
 
     def _prepare_adapter_config(self, peft_config: PeftConfig, model_config: dict[str, object]) -> PeftConfig:
@@ -192,8 +192,8 @@ class ForetokenModel(BaseTuner):
         current_key: str,
         parameter_name: str | None = None,
     ) -> None:
-        place, module = self.injection.targets[current_key]
-        self.model_hooks.attach(place, on_device(module, target), adapter_name)
+        site_target, module = self.injection.targets[current_key]
+        self.model_hooks.attach(site_target, on_device(module, target), adapter_name)
 
     def _replace_module(self, parent: nn.Module, child_name: str, new_module: nn.Module, child: nn.Module) -> None:
         setattr(parent, child_name, new_module)
@@ -223,7 +223,7 @@ class ForetokenModel(BaseTuner):
         )
 
     def merge_adapter(self, adapter_names: list[str] | None = None, safe_merge: bool = False) -> None:
-        """Refuse: there is nothing to merge into.
+        """Raise an error: there is nothing to merge into.
 
         Raises:
             AdapterError: always.
@@ -248,7 +248,7 @@ class ForetokenModel(BaseTuner):
         return self.model
 
     def add_weighted_adapter(self, *args: object, **kwargs: object) -> None:
-        """Refuse: means of prefixes are not what means of weights are.
+        """Raise an error: prefixes cannot be averaged as weights can.
 
         Raises:
             AdapterError: always.
@@ -256,7 +256,7 @@ class ForetokenModel(BaseTuner):
         raise AdapterError("adapters of foretoken cannot be averaged; use adapter_names to mix them in one batch")
 
     def delete_adapter(self, adapter_name: str) -> None:
-        """Delete an adapter, the LoRA of a stack included."""
+        """Delete an adapter, including the LoRA of a stack."""
         super().delete_adapter(adapter_name)
         self.model_hooks.built.pop(adapter_name, None)
         if self.lora_model is not None:
@@ -273,16 +273,16 @@ class ForetokenModel(BaseTuner):
     def _remap_adapter_state_dict_for_load(
         cls, model: nn.Module, config: PeftConfig, adapter_name: str, state_dict: dict[str, Tensor]
     ) -> dict[str, Tensor]:
-        given = {without_wrapper(key): tensor for key, tensor in state_dict.items()}
-        renamed = super()._remap_adapter_state_dict_for_load(model, config, adapter_name, given)
+        saved = {without_wrapper(key): tensor for key, tensor in state_dict.items()}
+        renamed = super()._remap_adapter_state_dict_for_load(model, config, adapter_name, saved)
         check_state_dict(model, adapter_name, renamed)
         return with_head_as_in(model, adapter_name, renamed)
 
 
 def with_head_as_in(model: nn.Module, adapter_name: str, tensors: Mapping[str, Tensor]) -> dict[str, Tensor]:
-    """Return an adapter's tensors with those of its head in the type that the model computes the head in.
+    """Return an adapter's tensors, those of its head in the type in which the model computes the head.
 
-    Without memory for start values, peft puts the file's own in their place, and the head's maps take no other type.
+    With ``low_cpu_mem_usage`` peft uses the file's tensors as parameters, and the head's maps take no other type.
     """
     state = {key: tensor for key, tensor in model.state_dict(keep_vars=True).items() if ".modules_to_save." in key}
     types = {name_in_model(key, adapter_name): tensor.dtype for key, tensor in state.items()}
@@ -292,45 +292,45 @@ def with_head_as_in(model: nn.Module, adapter_name: str, tensors: Mapping[str, T
 
 @contextmanager
 def configs_hidden(model: nn.Module) -> Iterator[None]:
-    """Hide the configs that a model carries for a while: LoraModel warns of them, and leaves its own there."""
-    own = getattr(model, "peft_config", None)
-    if own is not None:
+    """Hide a model's peft configs inside the block: LoraModel warns of them, and sets its own."""
+    configs = getattr(model, "peft_config", None)
+    if configs is not None:
         del model.peft_config
     yield
     if hasattr(model, "peft_config"):
         del model.peft_config
-    if own is not None:
-        model.peft_config = own
+    if configs is not None:
+        model.peft_config = configs
 
 
 def targets_by_path(
     sites: Sites, model_hooks: ModelHooks, paths: Mapping[nn.Module, str]
 ) -> dict[str, tuple[Target, nn.Module]]:
-    """Return where each module of an adapter goes, by the path of the module that will carry it."""
-    found: dict[str, tuple[Target, nn.Module]] = {}
+    """Return the target of each module of an adapter, by the path of the module that will carry it."""
+    targets: dict[str, tuple[Target, nn.Module]] = {}
     for key, module in sites.items():
         target = model_hooks.target(key, module)
         path = paths[target.holder]
-        if path in found:  # a bias and an adapter of one stack at the same map
-            module = both_edits(found[path], (target, module))
-        found[path] = (target, module)
-    return found
+        if path in targets:  # a bias and an adapter of one stack at the same map
+            module = both_edits(targets[path], (target, module))
+        targets[path] = (target, module)
+    return targets
 
 
-def both_edits(one: tuple[Target, nn.Module], other: tuple[Target, nn.Module]) -> nn.Module:
+def both_edits(first: tuple[Target, nn.Module], second: tuple[Target, nn.Module]) -> nn.Module:
     """Return one module for two edits of the same output.
 
     Raises:
         ConfigError: they edit different outputs.
     """
-    (place, first), (other_place, second) = one, other
-    if place != other_place or not (isinstance(first, OutputEdit) and isinstance(second, OutputEdit)):
+    edits = [edit for _, edit in (first, second) if isinstance(edit, OutputEdit)]
+    if first[0] != second[0] or len(edits) < 2:
         raise ConfigError("two members of the stack act at one module in different ways; leave out one of them")
-    return OutputSequence([first, second])
+    return OutputSequence(edits)
 
 
 def without_wrapper(key: str) -> str:
-    """Return a parameter's name as it is without another adapter's LoRA around the module that carries it.
+    """Return a parameter's name without another adapter's LoRA around the module that carries it.
 
     >>> without_wrapper("layer.0.attention.self.query.base_layer.foretoken.shift")
     'layer.0.attention.self.query.foretoken.shift'
@@ -346,10 +346,10 @@ def checked(config: PeftConfig) -> ForetokenConfig:
 
 
 def new_sites(config: ForetokenConfig, model: nn.Module) -> Sites:
-    """Return the modules that a config would put on a model, without touching the model.
+    """Return the modules that a config would put on a model, without changing the model.
 
     Raises:
-        BackboneError: the family is not supported, or lacks what the method needs.
+        BackboneError: the family is not supported, or lacks something that the method needs.
     """
     body, backbone = body_of(model), find_backbone(model)
     heads = tuple(backbone.head_names(model, body))
@@ -357,13 +357,13 @@ def new_sites(config: ForetokenConfig, model: nn.Module) -> Sites:
 
 
 def head_names(model: nn.Module) -> set[str]:
-    """Return the names of the modules that make up the model's head; empty for a family that is not supported."""
+    """Return the names of the modules of the model's head; empty for a family that is not supported."""
     backbone = BACKBONES.get(getattr(model.config, "model_type", ""))
     return set() if backbone is None else set(backbone.head_names(model, body_of(model)))
 
 
 def give_heads_back(model: nn.Module) -> None:
-    """Put the frozen modules in the places of those that adapters train in full; peft would leave the trained ones."""
+    """Replace the modules that adapters train fully by their frozen originals; peft would leave the trained ones."""
     for path, module in list(model.named_modules()):
         if isinstance(module, ModulesToSaveWrapper):
             parent, _, name = path.rpartition(".")
@@ -371,8 +371,8 @@ def give_heads_back(model: nn.Module) -> None:
 
 
 def on_device(module: nn.Module, target: nn.Module) -> nn.Module:
-    """Move a new module to where the frozen weights are, in their type; peft raises half precision to float32."""
-    place = next(target.parameters(), None)
-    if place is None or place.device.type == "meta" or any(p.is_meta for p in module.parameters()):
+    """Move a new module to the device of the frozen weights, in their type; peft casts half precision to float32."""
+    like = next(target.parameters(), None)
+    if like is None or like.device.type == "meta" or any(p.is_meta for p in module.parameters()):
         return module
-    return module.to(device=place.device, dtype=compute_type(target))
+    return module.to(device=like.device, dtype=compute_type(target))

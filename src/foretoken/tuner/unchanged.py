@@ -1,4 +1,4 @@
-"""All or nothing: a model is as it was before where attaching or loading an adapter fails half way."""
+"""Restoring a model where attaching or loading an adapter fails halfway."""
 
 from __future__ import annotations
 
@@ -14,9 +14,9 @@ from foretoken.tuner.model_hooks import ModelHooks
 
 @contextmanager
 def unchanged_on_error(model: nn.Module) -> Iterator[None]:
-    """Leave a model with the modules, hooks, adapters and gradient flags that it had, where what is done to it fails.
+    """Restore a model's modules, hooks, adapters and gradient flags where the block raises an error.
 
-    Values of parameters are no part of it: what fails has only made new ones.
+    The values of parameters are not restored: the block only adds new ones.
     """
     owners = list(stateful_objects(model))
     snapshots = [Snapshot(owner) for owner in owners]
@@ -26,7 +26,7 @@ def unchanged_on_error(model: nn.Module) -> Iterator[None]:
     except BaseException:
         for model_hooks in [owner for owner in stateful_objects(model) if isinstance(owner, ModelHooks)]:
             if model_hooks not in owners:
-                model_hooks.remove()  # what lies outside the model: transformers' choice of attention
+                model_hooks.remove()  # restores transformers' choice of attention, which is not in the model
         for snapshot in snapshots:
             snapshot.restore()
         for parameter, is_trained in trained:
@@ -35,18 +35,18 @@ def unchanged_on_error(model: nn.Module) -> Iterator[None]:
 
 
 class Snapshot:
-    """The class and the attributes of one object, and what its dictionaries, lists and sets held."""
+    """The class and the attributes of one object, and the contents of its dictionaries, lists and sets."""
 
     def __init__(self, owner: object) -> None:
         self.owner = owner
         self.kind = type(owner)
         self.attributes = dict(vars(owner))
         held = (value for value in self.attributes.values() if isinstance(value, (dict, list, set)))
-        # most are a module's hooks, and empty
+        # most of them are a module's hooks, and empty
         self.held = [(value, (dict if isinstance(value, dict) else list)(value) if value else ()) for value in held]
 
     def restore(self) -> None:
-        """Give all of it back. Dictionaries stay the same objects, as handles of hooks know theirs."""
+        """Restore all of it. Dictionaries stay the same objects, as handles of hooks refer to them."""
         self.owner.__class__ = self.kind
         vars(self.owner).clear()
         vars(self.owner).update(self.attributes)
@@ -59,13 +59,13 @@ class Snapshot:
 
 
 def stateful_objects(model: nn.Module) -> Iterable[object]:
-    """Yield the modules of a model, and what they hold that is no submodule: ModelHooks, and tuners of LoRA."""
+    """Yield the modules of a model, and their stateful attributes that are no submodules: ModelHooks, LoRA tuners."""
     for module in model.modules():
         yield module
         yield from (value for value in vars(module).values() if is_stateful(type(value)))  # type: ignore[arg-type] # classes are hashable
 
 
-@cache  # asking the abstract class BaseTuner of every attribute takes as long as all else here
+@cache  # issubclass of the abstract BaseTuner is slow
 def is_stateful(kind: type) -> bool:
-    """Tell whether objects of a class have state that attaching changes."""
+    """Tell whether objects of a class have state that attaching an adapter changes."""
     return issubclass(kind, ModelHooks | BaseTuner)

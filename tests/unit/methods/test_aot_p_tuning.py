@@ -119,7 +119,7 @@ def test_values_that_cannot_work_are_refused(options, message):
     ("embedding", "message"),
     [
         (None, "this tiny model has none"),
-        (nn.Embedding(V, D, _weight=torch.zeros(V, D, dtype=torch.int8), _freeze=True), "quantised as torch.int8"),
+        (nn.Embedding(V, D, _weight=torch.zeros(V, D, dtype=torch.int8), _freeze=True), "quantises them as torch.int8"),
     ],
 )
 def test_embeddings_that_cannot_be_read_are_refused_by_fc_alone(embedding, message):

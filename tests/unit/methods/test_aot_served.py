@@ -100,7 +100,7 @@ def test_fuse_and_save_and_serve(variant, stacked, tmp_path):
     again.save_pretrained(tmp_path / "copy")
     assert (tmp_path / "copy" / FILE_NAME).exists()
     assert str(tmp_path) not in (tmp_path / "copy" / "adapter_config.json").read_text()
-    with pytest.raises(AdapterError, match="nothing to fold"):
+    with pytest.raises(AdapterError, match="nothing to fuse"):
         fuse(again, tmp_path / "fused")
 
 

@@ -191,7 +191,7 @@ def test_a_table_that_is_not_the_adapters_is_refused_in_one_line(folder, place, 
 
 @pytest.mark.parametrize(
     ("value", "message"),
-    [(1e5, "layer 2 has values that torch.float16 cannot hold; fuse as"), (float("nan"), "not finite; train anew")],
+    [(1e5, "layer 2 has values that torch.float16 cannot hold; fuse as"), (float("nan"), "not finite; train it again")],
 )
 def test_values_that_the_type_cannot_hold_are_not_written(config, place, folder, value, message):
     """The table that was there before stays as it is."""

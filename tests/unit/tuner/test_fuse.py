@@ -193,9 +193,9 @@ def test_all_adapters_or_a_named_one():
     assert [model.peft_config[name].prefix_projection for name in ("default", "other", "third")] == [True, False, True]
     ft.fuse(model)
     assert not any(config.prefix_projection for config in model.peft_config.values())
-    with pytest.raises(AdapterError, match="nothing to fold in default, other, third"):
+    with pytest.raises(AdapterError, match="nothing to fuse in default, other, third"):
         ft.fuse(model)
-    with pytest.raises(AdapterError, match="nothing to fold in a model without adapters of foretoken"):
+    with pytest.raises(AdapterError, match="nothing to fuse in a model without adapters of foretoken"):
         ft.fuse(tiny.model("bert"))
     with pytest.raises(AdapterError, match="no adapter 'fourth' of foretoken"):
         ft.fuse(model, adapter_name="fourth")

@@ -155,17 +155,19 @@ class TestWhatCannotBeRead:
 
     def test_prefixes_of_encoder_decoders(self, tmp_path):
         by_peft("PREFIX_TUNING", "t5", "SEQ_2_SEQ_LM", tmp_path)
-        self.refused("t5", "SEQ_2_SEQ_LM", tmp_path, r"the decoder's own text alone, with half of its vectors")
+        self.refused("t5", "SEQ_2_SEQ_LM", tmp_path, r"the decoder's self-attention only, with half of its vectors")
 
     def test_rows_that_peft_lets_the_decoder_read(self, tmp_path):
         by_peft("PROMPT_TUNING", "bart", "SEQ_2_SEQ_LM", tmp_path)
-        self.refused("bart", "SEQ_2_SEQ_LM", tmp_path, r"the decoder reads the rows.*set method='prompt-tuning'")
-        message = "rows of PROMPT_TUNING stand in front of the encoder's text alone"
+        self.refused("bart", "SEQ_2_SEQ_LM", tmp_path, r"the decoder reads the prefix.*set method='prompt-tuning'")
+        message = "the prefix of PROMPT_TUNING precedes only the encoder's text"
         self.refused("bart", "SEQ_2_SEQ_LM", tmp_path, message, method="prefix-tuning")
 
     def test_rows_that_a_head_of_pefts_read(self, tmp_path):
         by_peft("P_TUNING", "bert", "SEQ_CLS", tmp_path)
-        self.refused("bert", "SEQ_CLS", tmp_path, r"the head reads the first row.*set method='prompt-tuning'")
+        self.refused(
+            "bert", "SEQ_CLS", tmp_path, r"the head reads the prefix's first vector.*set method='prompt-tuning'"
+        )
         ours = from_peft(plain("bert", "SEQ_CLS"), tmp_path, method="prompt-tuning", is_trainable=True)
         assert type(ours.peft_config["default"]) is PromptTuningConfig
 
@@ -262,14 +264,14 @@ class TestWriting:
     @pytest.mark.parametrize(
         ("made", "family", "options", "message"),
         [
-            (SelectivePrefixTuningConfig, "bert", {}, r"nothing like this adapter \(SelectivePrefixTuningConfig\)"),
-            (PrefixPropagationConfig, "bert", {}, "in bert models the rows of prefix-propagation read the text"),
+            (SelectivePrefixTuningConfig, "bert", {}, r"no method like this adapter \(SelectivePrefixTuningConfig\)"),
+            (PrefixPropagationConfig, "bert", {}, "in bert models the prefix of prefix-propagation reads the text"),
             (PromptTuningConfig, "bert", {}, "pass the embeddings of BertModel, which do more than add to them"),
             (PromptTuningConfig, "electra", {}, "pass the embeddings of ElectraModel"),
             (PrefixTuningConfig, "longformer", {}, "needs a key-value cache, and LongformerModel takes none"),
-            (PrefixTuningConfig, "bart", {}, "the decoder's own text alone"),
-            (PromptTuningConfig, "t5", {}, "lets the decoder read the rows at the encoder's end"),
-            (PrefixTuningConfig, "llama", {"position_free": True}, "with position_free queries meet the prefix"),
+            (PrefixTuningConfig, "bart", {}, "the decoder's self-attention only"),
+            (PromptTuningConfig, "t5", {}, "with peft the decoder reads the prefix at the encoder's end"),
+            (PrefixTuningConfig, "llama", {"position_free": True}, "the adapter has position_free set"),
         ],
     )
     def test_what_peft_has_no_place_for_is_refused(self, made, family, options, message, tmp_path):
@@ -281,7 +283,7 @@ class TestWriting:
         with pytest.raises(AdapterError, match=r"without a task_type; set it: model\.peft_config\['default'\]"):
             to_peft(get_peft_model(tiny.model("bert"), PrefixTuningConfig()), tmp_path)
         stack = StackConfig(configs=[PrefixTuningConfig()], task_type="SEQ_CLS")
-        with pytest.raises(AdapterError, match=r"nothing like this adapter \(StackConfig\)"):
+        with pytest.raises(AdapterError, match=r"no method like this adapter \(StackConfig\)"):
             to_peft(get_peft_model(tiny.model("bert"), stack), tmp_path)
         with pytest.raises(AdapterError, match="no adapter 'other' of foretoken"):
             to_peft(get_peft_model(tiny.model("bert"), PrefixTuningConfig()), tmp_path, "other")

@@ -210,7 +210,7 @@ class TestTheOption:
             ({"tokenizer_name_or_path": "bert"}, "tokenizer_name_or_path is given but prefix_init is 'auto'"),
             (
                 {"prefix_init": "vocabulary", "prefix_projection": True},
-                "with prefix_projection the prefix is a network",
+                "with prefix_projection the initial prefix is the output of a network",
             ),
         ],
     )
@@ -224,7 +224,7 @@ class TestTheOption:
         text = {"prefix_init": "text", "prefix_init_text": "hello"}
         nowhere, nobody = str(tmp_path / "nowhere"), str(tmp_path / "nobody")
         blank = text | {"prefix_init_text": "  ", "tokenizer_name_or_path": tokenizer}
-        with pytest.raises(ConfigError, match="does not say which tokenizer is its own; set tokenizer_name_or_path"):
+        with pytest.raises(ConfigError, match="does not name its tokenizer; set tokenizer_name_or_path"):
             get_peft_model(model, config(**text))
         with pytest.raises(ConfigError, match=r"no tokenizer at '.*nowhere' \(.*\); set tokenizer_name_or_path"):
             get_peft_model(model, config(**text, tokenizer_name_or_path=nowhere))
@@ -298,9 +298,7 @@ class TestAnotherAdapter:
 
     def test_one_of_another_method_is_refused(self, tmp_path):
         self.source(tmp_path, PromptTuningConfig)
-        with pytest.raises(
-            AdapterError, match=r"is not an adapter of prefix-tuning; a prefix starts from one of its own"
-        ):
+        with pytest.raises(AdapterError, match=r"is not an adapter of prefix-tuning; name one of the same method"):
             self.target(tmp_path)
 
     def test_one_of_another_backbone_is_refused(self, tmp_path):

@@ -10,16 +10,16 @@ import torch
 from torch import Tensor
 from torch.nn import functional as F  # noqa: N812 - the name that PyTorch's own code uses
 
+from foretoken.attention.call import AttentionCall
 from foretoken.attention.columns import ExtraColumns
 from foretoken.attention.engines import dense
-from foretoken.attention.kernels import Weighting
 from foretoken.attention.masks import Blocks, DenseMask
 
 
 def seen_blocks(blocks: Blocks) -> Tensor:
     """Return the (H, 1 + R, C, C) bool masks of the definition: which blocks of keys a block of queries sees.
 
-    First those that it always sees, then each random one; a block of keys counts once in every mask.
+    The first mask holds the blocks that it always sees, every other mask one random block.
     """
     heads, inner, _ = blocks.random.shape
     position = torch.arange(inner + 2, device=blocks.random.device)
@@ -30,20 +30,13 @@ def seen_blocks(blocks: Blocks) -> Tensor:
     return torch.cat([always, F.pad(random, (0, 0, 1, 1))], dim=1)
 
 
-def attend_reference(
-    query: Tensor,
-    key: Tensor,
-    value: Tensor,
-    blocks: Blocks,
-    columns: ExtraColumns,
-    *,
-    scale: float,
-    weighting: Weighting,
-) -> tuple[Tensor, Tensor | None]:
-    """Dense attention under the masks that define the blocks, the keys repeated for each; the test's yardstick.
+def attend_reference(call: AttentionCall, columns: ExtraColumns) -> tuple[Tensor, Tensor | None]:
+    """Compute dense attention under the masks that define the blocks, the keys repeated for each mask; for tests.
 
     Masked queries of the text get zero.
     """
+    blocks = call.mask
+    assert isinstance(blocks, Blocks)
     size, length = blocks.block_size, blocks.prefix_length
     masks = seen_blocks(blocks).repeat_interleave(size, 2).repeat_interleave(size, 3)
     prefix = torch.zeros_like(masks[:, :, :1])
@@ -52,37 +45,25 @@ def attend_reference(
     masks = torch.cat([prefix[..., :1].expand(-1, -1, masks.shape[2], length), masks], dim=3)
     copies = masks.shape[1]
     mask = masks.transpose(1, 2).flatten(2) & blocks.key_mask.repeat(1, copies)[:, None, None]
-    out, extra = dense.attend_reference(
-        query,
-        key.repeat(1, 1, copies, 1),
-        value.repeat(1, 1, copies, 1),
-        DenseMask(mask | ~mask.any(-1, keepdim=True)),
-        columns,
-        scale=scale,
-        weighting=weighting,
-    )
+    key, value = (x.repeat(1, 1, copies, 1) for x in (call.key, call.value))
+    seen_keys = DenseMask(mask | ~mask.any(-1, keepdim=True))
+    whole = AttentionCall(call.query, key, value, call.scale, seen_keys, call.weighting)
+    out, extra = dense.attend_reference(whole, columns)
     real = answered(blocks)
     return out * real, None if extra is None else extra * real
 
 
-def attend_gather(
-    query: Tensor,
-    key: Tensor,
-    value: Tensor,
-    blocks: Blocks,
-    columns: ExtraColumns,
-    *,
-    scale: float,
-    weighting: Weighting,
-) -> tuple[Tensor, Tensor | None]:
-    """Two fused SDPA calls: the queries that see everything, then the others, each block with its own keys gathered.
+def attend_gather(call: AttentionCall, columns: ExtraColumns) -> tuple[Tensor, Tensor | None]:
+    """Make two fused SDPA calls: the queries that see everything, then the others, each block with its own keys.
 
     Masked queries of the text get zero. Portable: plain autograd, any device and dtype. Memory grows with
     N (P + (5 + R) S) / S.
     """
+    query, blocks = call.query, call.mask
+    assert isinstance(blocks, Blocks)
     heads, size = query.shape[1], blocks.block_size
     opening = blocks.prefix_length + size  # the prefix and the first block
-    key, value = dense.repeat_heads(key, heads), dense.repeat_heads(value, heads)
+    key, value = dense.repeat_heads(call.key, heads), dense.repeat_heads(call.value, heads)
 
     def ends(x: Tensor) -> Tensor:  # (B, H, P + N, *) -> (B, H, P + 2 S, *)
         return torch.cat([x[:, :, :opening], x[:, :, -size:]], dim=2)
@@ -94,31 +75,18 @@ def attend_gather(
         between = between.unflatten(0, (-1, heads)).flatten(2, 3)
         return torch.cat([at_ends[:, :, :opening], between, at_ends[:, :, opening:]], dim=2) * answered(blocks)
 
-    out, extra = dense.attend_sdpa(
-        ends(query),
-        key,
-        value,
-        DenseMask(seen(blocks)[:, None, None]),
-        columns.map(ends),
-        scale=scale,
-        weighting=weighting,
-    )
-    inner_out, inner_extra = dense.attend_sdpa(
-        inner(query),
-        keys_of_blocks(key, blocks),
-        keys_of_blocks(value, blocks),
-        DenseMask(inner_mask(blocks, heads)),
-        columns.map(inner),
-        scale=scale,
-        weighting=weighting,
-    )
+    of_ends = AttentionCall(ends(query), key, value, call.scale, DenseMask(seen(blocks)[:, None, None]), call.weighting)
+    out, extra = dense.attend_sdpa(of_ends, columns.map(ends))
+    gathered = keys_of_blocks(key, blocks), keys_of_blocks(value, blocks)
+    of_inner = AttentionCall(inner(query), *gathered, call.scale, DenseMask(inner_mask(blocks, heads)), call.weighting)
+    inner_out, inner_extra = dense.attend_sdpa(of_inner, columns.map(inner))
     if extra is None or inner_extra is None:
         return in_order(out, inner_out), None
     return in_order(out, inner_out), in_order(extra, inner_extra)
 
 
 def keys_of_blocks(x: Tensor, blocks: Blocks) -> Tensor:
-    """(B, H, P + N, K) -> (B H, C - 2, P + (5 + R) S, K): what the queries of each inner block may see.
+    """(B, H, P + N, K) -> (B H, C - 2, P + (5 + R) S, K): the keys that the queries of each inner block may see.
 
     In order: the prefix, the first block, the block's neighbours and itself, the last block, random blocks.
     """
@@ -142,19 +110,19 @@ def inner_mask(blocks: Blocks, heads: int) -> Tensor:
     size = blocks.block_size
     before = blocks.prefix_length + size
     after = before + 2 * size
-    # the neighbour of the first inner block is the first block, which is among the keys anyhow; so at the other end
+    # the neighbour of the first inner block is the first block, which is among the keys already; likewise at the end
     mask[:, 0, :, before : before + size] = False
     mask[:, -1, :, after : after + size] = False
     return mask | ~mask.any(-1, keepdim=True)
 
 
 def seen(blocks: Blocks) -> Tensor:
-    """Return the (B, P + N) mask of the keys; a document without any real one sees all: a softmax needs one."""
+    """Return the (B, P + N) mask of the keys; a document without a real key sees all, as a softmax needs one."""
     return blocks.key_mask | ~blocks.key_mask.any(-1, keepdim=True)
 
 
 def answered(blocks: Blocks) -> Tensor:
-    """Return (B, 1, P + N, 1) bool: the queries that get an answer. A prefix is answered whether it is seen or not."""
+    """Return (B, 1, P + N, 1) bool, True for queries whose result counts: the prefix's, and those of real tokens."""
     mask = blocks.key_mask.clone()
     mask[:, : blocks.prefix_length] = True
     return mask[:, None, :, None]

@@ -1,4 +1,4 @@
-"""Sliding window + global keys on a CPU: block after block, in buffers that are used again. Engine ``block``.
+"""Sliding window + global keys on a CPU, block after block in reused buffers. Engine ``block``.
 
 A block of queries sees [extra columns | prefix keys | global keys | the block's band], gathered into one buffer: one
 batched matrix product, one softmax, one product with the values, all in the cache. The backward pass computes the
@@ -20,37 +20,30 @@ from torch import Tensor
 from torch.autograd.function import once_differentiable
 from torch.nn.functional import one_hot, pad
 
+from foretoken.attention.call import AttentionCall
 from foretoken.attention.columns import NO_COLUMNS, ExtraColumns, column_probabilities, joined
 from foretoken.attention.engines.dense import repeat_heads
-from foretoken.attention.kernels import Weighting
 from foretoken.attention.masks import Packed, Window
 from foretoken.attention.packed import DocumentSpan
 
 BLOCK = 96  # queries; measured on two cores: 64 to 128 are alike in float32, 96 and more in bfloat16
 
 
-def attend_window(
-    query: Tensor,
-    key: Tensor,
-    value: Tensor,
-    window: Window,
-    columns: ExtraColumns,
-    *,
-    scale: float,
-    weighting: Weighting,
-) -> tuple[Tensor, Tensor | None]:
-    """Attention within the window; masked queries get zero."""
-    size, heads = query.shape[:2]
+def attend_window(call: AttentionCall, columns: ExtraColumns) -> tuple[Tensor, Tensor | None]:
+    """Compute attention within the window; masked queries get zero."""
+    window = call.mask
+    assert isinstance(window, Window)
+    size, heads = call.query.shape[:2]
     prefix = columns.prefix_kv
     if prefix is not None:
         expanded = (repeat_heads(x, heads).expand(size, -1, -1, -1) for x in prefix)
         prefix = next(expanded), next(expanded)
     scores = None if columns.scores is None else columns.scores.transpose(0, 1).flatten(1, 2)
     out, extra = attend_documents(
-        *(run_of(repeat_heads(x, heads)) for x in (query, key, value)),
+        *(run_of(repeat_heads(x, heads)) for x in (call.query, call.key, call.value)),
         within=WindowedDocuments(window.documents, window.one_sided),
         columns=ExtraColumns(scores, columns.num_outside, prefix),
-        scale=scale,
+        scale=call.scale,
     )
     out = out.unflatten(0, (size, -1)).transpose(1, 2)
     if extra is None:
@@ -58,24 +51,17 @@ def attend_window(
     return out, extra.unflatten(1, (size, -1)).transpose(0, 1) * window.key_mask[:, None, :, None]
 
 
-def attend_packed(
-    query: Tensor,
-    key: Tensor,
-    value: Tensor,
-    packed: Packed,
-    columns: ExtraColumns,
-    *,
-    scale: float,
-    weighting: Weighting,
-) -> tuple[Tensor, Tensor | None]:
-    """Do the same for documents without padding: (1, H, T, K)."""
+def attend_packed(call: AttentionCall, columns: ExtraColumns) -> tuple[Tensor, Tensor | None]:
+    """Compute attention within the window of documents without padding: (1, H, T, K)."""
+    packed = call.mask
+    assert isinstance(packed, Packed)
     scores = None if columns.scores is None else columns.scores[0]
     prefix = packed.prefix_kv if columns.prefix_kv is None else packed.prefix_with(columns.prefix_kv)
     out, extra = attend_documents(
-        *(run_of(x) for x in (query, key, value)),
+        *(run_of(x) for x in (call.query, call.key, call.value)),
         within=WindowedDocuments(packed.batch.documents, packed.one_sided),
         columns=ExtraColumns(scores, columns.num_outside, prefix),
-        scale=scale,
+        scale=call.scale,
     )
     return out.transpose(0, 1)[None], None if extra is None else extra[None]
 
@@ -90,7 +76,7 @@ class WindowedDocuments:
     """Documents that lie one after another in (T, H, K) tensors, each token seeing its neighbours of the same one.
 
     Attributes:
-        documents: where they are; tokens of none get zero, as masked ones do.
+        documents: where they are; tokens outside of all documents get zero, as masked ones do.
         one_sided: how many neighbours are seen on either side.
     """
 
@@ -107,7 +93,7 @@ def attend_documents(
     columns: ExtraColumns = NO_COLUMNS,
     scale: float,
 ) -> tuple[Tensor, Tensor | None]:
-    """Window + global attention of documents.
+    """Compute windowed and global attention of documents.
 
     Args:
         query: (T, H, K).
@@ -115,7 +101,7 @@ def attend_documents(
         value: (T, H, K).
         within: the documents and their window.
         columns: with scores (H, T, X), and keys and values (B, H, P, K) that all of a document's queries see.
-        scale: what the scores are multiplied by.
+        scale: the factor on the scores.
 
     Returns:
         out (T, H, K), and the columns' probabilities (H, T, X) or None.
@@ -135,7 +121,7 @@ def attend_documents(
 
 
 def real_tokens(documents: Sequence[DocumentSpan], like: Tensor) -> Tensor:
-    """Return (T,): 1 at the documents' real tokens, 0 elsewhere."""
+    """Return (T,) numbers: 1 at the documents' real tokens, 0 elsewhere."""
     marks = like.new_zeros(like.shape[0])
     for document in documents:
         inside = marks[document.start : document.stop]
@@ -189,8 +175,8 @@ class Banded(torch.autograd.Function):
     @staticmethod
     @once_differentiable
     def backward(ctx: Any, grad_out: Tensor, grad_extra: Tensor, grad_lse: Tensor) -> tuple[Tensor | None, ...]:
-        """Compute each block's probabilities again, and from them the gradients."""
-        inputs = ctx.saved_tensors  # once: a checkpoint that recomputes them gives each out once
+        """Recompute each block's probabilities, and compute the gradients from them."""
+        inputs = ctx.saved_tensors  # read once: a checkpoint that recomputes them returns each only once
         query, key, value, prefix_key, prefix_value, columns = inputs
         wants = ctx.needs_input_grad
         with torch.autocast(query.device.type, enabled=False):
@@ -202,13 +188,14 @@ class Banded(torch.autograd.Function):
                 queries = buffers.scaled(query, block)
                 weights = buffers.scores(queries, block)
                 torch.softmax(weights, dim=-1, out=weights)
-                given = grad_out[here].transpose(0, 1).contiguous()
-                # a frozen backbone wants the gradients of its prefix alone: the band's part of the products is left out
+                block_grads = grad_out[here].transpose(0, 1).contiguous()
+                # a frozen backbone needs the gradients of its prefix only: the products with the band are left out
                 until = block.num_columns if wants[1] or wants[2] else buffers.num_extra + buffers.prefix_length
                 if wants[2] or wants[4]:
-                    sums.to_values(torch.bmm(weights[:, :, :until].transpose(1, 2), given), block, buffers)
+                    products = torch.bmm(weights[:, :, :until].transpose(1, 2), block_grads)
+                    spread(products, sums.value, sums.prefix_value, block, buffers)
                 grads = other[: weights.numel()].view_as(weights)
-                torch.bmm(given, buffers.values[:, : block.num_columns].transpose(1, 2), out=grads)
+                torch.bmm(block_grads, buffers.values[:, : block.num_columns].transpose(1, 2), out=grads)
                 if buffers.num_extra:
                     grads[:, :, : buffers.num_extra] += grad_extra[:, here]
                 grads = softmax_backward(grads, weights)
@@ -220,18 +207,19 @@ class Banded(torch.autograd.Function):
                     product = torch.bmm(grads, buffers.keys[:, : block.num_columns])
                     sums.query[here] = product.mul_(ctx.scale).transpose(0, 1)
                 if wants[1] or wants[3]:
-                    sums.to_keys(torch.bmm(grads[:, :, :until].transpose(1, 2), queries), block, buffers)
+                    products = torch.bmm(grads[:, :, :until].transpose(1, 2), queries)
+                    spread(products, sums.key, sums.prefix_key, block, buffers)
         return (*sums.all, None, None, None)
 
 
 def pair(key: Tensor | None, value: Tensor | None) -> tuple[Tensor, Tensor] | None:
-    """Return both or None."""
+    """Return keys and values as a pair, or None where there are none."""
     return None if key is None or value is None else (key, value)
 
 
 @dataclass(frozen=True)
 class Block:
-    """One block: queries start..stop, keys first..last, ``num_leading`` columns before those of its band."""
+    """One block: queries start..stop, keys first..last, and ``num_leading`` columns before those of its band."""
 
     number: int
     document: DocumentSpan
@@ -243,16 +231,16 @@ class Block:
 
     @property
     def num_columns(self) -> int:
-        """C."""
+        """C, the number of the block's score columns."""
         return self.num_leading + self.last - self.first
 
 
 class BlockBuffers:
-    """The blocks of all documents in turn, and the buffers that hold what the present one sees.
+    """The blocks of all documents in turn, and the buffers with the keys, values and scores of the current one.
 
     One block of 96 queries fits into the cache with its keys, values and scores; the scores of a whole document do not.
-    The buffers are made once for all blocks: memory that is asked for anew would have to be fetched and cleared for
-    every block, and what a document's queries all see is copied into them once per document.
+    The buffers are allocated once for all blocks, as new memory would have to be fetched and cleared for every block.
+    The keys that all queries of a document see are copied into them once per document.
     """
 
     def __init__(
@@ -288,14 +276,14 @@ class BlockBuffers:
                 yield block
 
     def fill_leading(self, number: int, document: DocumentSpan) -> int:
-        """Fill in what all queries of a document see, behind the extra columns' zeros; return where it ends."""
+        """Write the keys and values that all queries of a document see, behind the extra columns; return their end."""
         end = self.num_extra + self.prefix_length
         if self.prefix_kv is not None:
-            for buffer, part in zip((self.keys, self.values), self.prefix_kv, strict=True):
-                buffer[:, self.num_extra : end] = part[number]
+            for buffer, source in zip((self.keys, self.values), self.prefix_kv, strict=True):
+                buffer[:, self.num_extra : end] = source[number]
         if many := len(document.global_index):
-            for buffer, part in ((self.keys, self.key), (self.values, self.value)):
-                buffer[:, end : end + many] = part[document.global_index].transpose(0, 1)
+            for buffer, source in ((self.keys, self.key), (self.values, self.value)):
+                buffer[:, end : end + many] = source[document.global_index].transpose(0, 1)
         return end + many
 
     def scaled(self, query: Tensor, block: Block) -> Tensor:
@@ -330,7 +318,7 @@ def far_keys(
 
 
 def hide(scores: Tensor, outside: Tensor, block: Block) -> None:
-    """Put -inf where a query of the block would see a key that is no part of its band: (H, n, band)."""
+    """Write -inf into the scores (H, n, band) of keys that are not part of the band."""
     document = block.document
     outside = outside[block.first - document.start : block.last - document.start]
     if not bool(outside.any()):
@@ -343,7 +331,7 @@ def hide(scores: Tensor, outside: Tensor, block: Block) -> None:
 
 
 class Sums:
-    """The gradients of what :class:`Banded` is given, summed up block by block; None where none is needed."""
+    """The gradients of the inputs of :class:`Banded`, summed block by block; None for inputs that need none."""
 
     def __init__(self, inputs: Sequence[Tensor | None], wants: Sequence[bool]) -> None:
         self.all = [
@@ -351,47 +339,39 @@ class Sums:
         ]
         self.query, self.key, self.value, self.prefix_key, self.prefix_value, self.columns = self.all
 
-    def to_keys(self, grads: Tensor, block: Block, buffers: BlockBuffers) -> None:
-        """Add the gradients (H, C, K) of one block's keys."""
-        spread(grads, self.key, self.prefix_key, block, buffers)
 
-    def to_values(self, grads: Tensor, block: Block, buffers: BlockBuffers) -> None:
-        """Add the gradients (H, C, K) of one block's values."""
-        spread(grads, self.value, self.prefix_value, block, buffers)
-
-
-def spread(grads: Tensor, own: Tensor | None, prefix: Tensor | None, block: Block, buffers: BlockBuffers) -> None:
-    """Add the gradients (H, C, K) of one buffer to where its keys came from."""
+def spread(grads: Tensor, tokens: Tensor | None, prefix: Tensor | None, block: Block, buffers: BlockBuffers) -> None:
+    """Add the gradients (H, C, K) of one buffer to those of the tokens and the prefix that it was filled from."""
     begin, end = buffers.num_extra, buffers.num_extra + buffers.prefix_length
     if prefix is not None:
         prefix[block.number] += grads[:, begin:end]
-    if own is None:
+    if tokens is None:
         return
     if block.num_leading > end:
-        # not index_add_: for one index it copies all of `own`; a document's indices differ from each other
-        own[block.document.global_index] += grads[:, end : block.num_leading].transpose(0, 1)
-    own[block.first : block.last] += grads[:, block.num_leading : block.num_columns].transpose(0, 1)
+        # not index_add_: it copies all of `tokens` for one index; a document's indices differ from each other
+        tokens[block.document.global_index] += grads[:, end : block.num_leading].transpose(0, 1)
+    tokens[block.first : block.last] += grads[:, block.num_leading : block.num_columns].transpose(0, 1)
 
 
 def softmax_and_lse(buffers: BlockBuffers, queries: Tensor, block: Block) -> tuple[Tensor, Tensor]:
     """Return the softmax (H, n, C) of the scores, in the buffer, and their log-sum-exp (H, n), in float32 at least.
 
-    A query sees its own key, whose probability is ``exp(score - lse)``: that saves a second sum over the scores, unless
-    it is too small for a number of its type.
+    A query sees its own key, whose probability is ``exp(score - lse)``: this saves a second sum over the scores, unless
+    the probability underflows.
     """
     scores = buffers.scores(queries, block)
     wide = torch.promote_types(scores.dtype, torch.float32)
-    own = scores.diagonal(block.num_leading + block.start - block.first, 1, 2)  # a view, of what is there later, too
-    score = own.to(wide, copy=True)
+    diagonal = scores.diagonal(block.num_leading + block.start - block.first, 1, 2)  # a view: the softmax changes it
+    score = diagonal.to(wide, copy=True)
     torch.softmax(scores, dim=-1, out=scores)
-    if bool((own < torch.finfo(own.dtype).tiny).any()):
+    if bool((diagonal < torch.finfo(diagonal.dtype).tiny).any()):
         lse = buffers.scores(queries, block).to(wide).logsumexp(dim=-1)
         return torch.softmax(scores, dim=-1, out=scores), lse
-    return scores, score - own.to(wide).log()
+    return scores, score - diagonal.to(wide).log()
 
 
 def softmax_backward(grad: Tensor, weights: Tensor) -> Tensor:
-    """Return the gradient of the scores: (.., C) each. PyTorch's own kernel is private: it may be missing one day."""
+    """Return the gradient of the scores, (.., C) each; PyTorch's own kernel is private and may be missing."""
     kernel = getattr(torch, "_softmax_backward_data", None)
     if kernel is None:
         return grad.sub_((grad * weights).sum(dim=-1, keepdim=True)).mul_(weights)

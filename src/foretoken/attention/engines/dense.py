@@ -9,8 +9,9 @@ import torch
 from torch import Tensor
 from torch.nn import functional as F  # noqa: N812 - the name that PyTorch's own code uses
 
+from foretoken.attention.call import AttentionCall
 from foretoken.attention.columns import ExtraColumns, joined, softmax_with_columns
-from foretoken.attention.kernels import Weighting, as_exponential, kernel_attention
+from foretoken.attention.kernels import as_exponential, kernel_attention
 from foretoken.attention.masks import DenseMask, additive, padded_mask, with_prefix_mask
 
 
@@ -20,61 +21,47 @@ def repeat_heads(x: Tensor, heads: int) -> Tensor:
     return x if groups == 1 else x.repeat_interleave(groups, dim=1)
 
 
-def attend_reference(
-    query: Tensor,
-    key: Tensor,
-    value: Tensor,
-    mask: DenseMask,
-    columns: ExtraColumns,
-    *,
-    scale: float,
-    weighting: Weighting,
-) -> tuple[Tensor, Tensor | None]:
-    """Write the definition down with the whole score matrix; the test's yardstick."""
-    key, value = repeat_heads(key, query.shape[1]), repeat_heads(value, query.shape[1])
-    visible, dropout = mask.as_tensor(query.shape[-2], key.shape[-2], query.device), weighting.dropout
-    if weighting.kernel != "exponential":
-        kernel = weighting.kernel
+def attend_reference(call: AttentionCall, columns: ExtraColumns) -> tuple[Tensor, Tensor | None]:
+    """Compute the definition with the whole score matrix; for tests."""
+    query, scale, mask = call.query, call.scale, call.mask
+    assert isinstance(mask, DenseMask)
+    key, value = repeat_heads(call.key, query.shape[1]), repeat_heads(call.value, query.shape[1])
+    visible, dropout = mask.as_tensor(query.shape[-2], key.shape[-2], query.device), call.weighting.dropout
+    if call.weighting.kernel != "exponential":
+        kernel = call.weighting.kernel
         return kernel_attention(query, key, value, kernel=kernel, scale=scale, mask=visible, dropout=dropout), None
     scores = query @ key.transpose(-1, -2) * scale
     if visible is not None:
         scores = scores + additive(visible, scores.dtype)
-    own, extra = softmax_with_columns(scores, columns)
+    weights, extra = softmax_with_columns(scores, columns)
     if dropout:
-        own = F.dropout(own, dropout)
+        weights = F.dropout(weights, dropout)
         inside, outside = ExtraColumns(extra, columns.num_outside).split()
         extra = joined(None if inside is None else F.dropout(inside, dropout), outside)
-    return own @ value, extra
+    return weights @ value, extra
 
 
-def attend_sdpa(
-    query: Tensor,
-    key: Tensor,
-    value: Tensor,
-    mask: DenseMask,
-    columns: ExtraColumns,
-    *,
-    scale: float,
-    weighting: Weighting,
-) -> tuple[Tensor, Tensor | None]:
+def attend_sdpa(call: AttentionCall, columns: ExtraColumns) -> tuple[Tensor, Tensor | None]:
     """Run PyTorch's fused kernels, the prefix's keys and the extra columns included.
 
     A column of arbitrary scores becomes an ordinary key: X dimensions are appended to the queries, holding
     ``e / scale``, and the X new keys are one-hot there and zero elsewhere; the values get X dimensions in which the
     new keys are one-hot, so that the kernel's own output carries ``p_extra``. Autograd needs nothing more.
     """
-    heads, dropout = query.shape[1], weighting.dropout
-    key, value = repeat_heads(key, heads), repeat_heads(value, heads)
+    query, scale, mask = call.query, call.scale, call.mask
+    kernel, dropout = call.weighting.kernel, call.weighting.dropout
+    assert isinstance(mask, DenseMask)
+    heads = query.shape[1]
+    key, value = repeat_heads(call.key, heads), repeat_heads(call.value, heads)
     if columns.prefix_kv is not None:
         prefix_key, prefix_value = (repeat_heads(x.to(key.dtype), heads) for x in columns.prefix_kv)
         visible = mask.as_tensor(query.shape[-2], key.shape[-2], query.device)
         mask = DenseMask(with_prefix_mask(visible, columns.prefix_mask, key, prefix=prefix_key.shape[-2]))
         key, value = torch.cat([prefix_key, key], dim=-2), torch.cat([prefix_value, value], dim=-2)
-    if weighting.kernel == "rbf":
+    if kernel == "rbf":
         query, key = as_exponential(query, key)
-    elif weighting.kernel != "exponential":
+    elif kernel != "exponential":
         visible = mask.as_tensor(query.shape[-2], key.shape[-2], query.device)
-        kernel = weighting.kernel
         return kernel_attention(query, key, value, kernel=kernel, scale=scale, mask=visible, dropout=dropout), None
     if columns.scores is None:
         out = F.scaled_dot_product_attention(

@@ -1,10 +1,10 @@
 """FlexAttention (Dong et al. 2024) for CUDA: windowed and packed attention, with the log-sum-exp. Engine ``flex``.
 
-One kernel that PyTorch compiles from a mask written as a function of (batch, head, query, key). Which blocks of 128 by
-128 scores are empty is told to it by a ``BlockMask``, made once for a batch and used by all layers (``flex_masks``).
+PyTorch compiles one kernel from a mask written as a function of (batch, head, query, key). A ``BlockMask``, made once
+for a batch and used by all layers (``flex_masks``), says which blocks of 128 by 128 scores are empty.
 
-On a CPU the same call runs without a compiler, as the definition with the whole matrix of scores: for tests. Measured
-on no GPU so far.
+On a CPU the same call runs without a compiler, as the definition with the whole matrix of scores: for tests. It has
+been measured on no GPU so far.
 
 Shapes: B batch, H heads, H_kv key heads, N queries, M keys, K head width, S tokens of a run of documents.
 """
@@ -18,10 +18,10 @@ import torch
 from torch import Tensor
 from torch.nn import functional as F  # noqa: N812 - the name that PyTorch's own code uses
 
+from foretoken.attention.call import AttentionCall
 from foretoken.attention.columns import ExtraColumns, merged
 from foretoken.attention.engines.flex_kernel import MODULE, compiled, with_lse
 from foretoken.attention.engines.flex_masks import Documents, documents_mask, window_mask
-from foretoken.attention.kernels import Weighting
 from foretoken.attention.masks import Packed, Window
 
 if TYPE_CHECKING:
@@ -30,35 +30,21 @@ if TYPE_CHECKING:
 NARROWEST = 16  # the least head width of the kernel
 
 
-def attend_window(
-    query: Tensor,
-    key: Tensor,
-    value: Tensor,
-    window: Window,
-    columns: ExtraColumns,
-    *,
-    scale: float,
-    weighting: Weighting,
-) -> tuple[Tensor, Tensor | None]:
-    """Attention within the window; masked queries get zero."""
-    f, lse = attend_flex(query, key, value, window_mask(window), scale=scale)
+def attend_window(call: AttentionCall, columns: ExtraColumns) -> tuple[Tensor, Tensor | None]:
+    """Compute attention within the window; masked queries get zero."""
+    window = call.mask
+    assert isinstance(window, Window)
+    f, lse = attend_flex(call.query, call.key, call.value, window_mask(window), scale=call.scale)
     real = window.key_mask[:, None, :]
     out, extra = merged(f, lse.masked_fill(~real, 0.0), columns)
     return out, None if extra is None else extra * real[..., None]
 
 
-def attend_packed(
-    query: Tensor,
-    key: Tensor,
-    value: Tensor,
-    packed: Packed,
-    columns: ExtraColumns,
-    *,
-    scale: float,
-    weighting: Weighting,
-) -> tuple[Tensor, Tensor | None]:
-    """Do the same for documents without padding; the prefixes are keys before the run that ask nothing themselves."""
-    if not query.shape[2]:  # a batch without a token: FlexAttention wants one
+def attend_packed(call: AttentionCall, columns: ExtraColumns) -> tuple[Tensor, Tensor | None]:
+    """Compute attention within the window of documents without padding; the prefixes are keys before the run."""
+    query, key, value, packed = call.query, call.key, call.value, call.mask
+    assert isinstance(packed, Packed)
+    if not query.shape[2]:  # a batch without a token: FlexAttention needs one
         return query, columns.scores
     batch, prefix = packed.batch, packed.prefix_kv
     if columns.prefix_kv is not None:
@@ -66,17 +52,17 @@ def attend_packed(
     start = batch.text_start
     if prefix is not None:
         key, value = (
-            torch.cat([part.transpose(0, 1).flatten(1, 2)[None].to(x.dtype), x], dim=2)
-            for part, x in zip(prefix, (key, value), strict=True)
+            torch.cat([front.transpose(0, 1).flatten(1, 2)[None].to(x.dtype), x], dim=2)
+            for front, x in zip(prefix, (key, value), strict=True)
         )
         query = F.pad(query, (0, 0, start, 0))
     mask = documents_mask(Documents(*batch.places, packed.one_sided))
-    f, lse = (x[:, :, start:] for x in attend_flex(query, key, value, mask, scale=scale))
+    f, lse = (x[:, :, start:] for x in attend_flex(query, key, value, mask, scale=call.scale))
     return merged(f, lse.masked_fill(lse == float("-inf"), 0.0), columns)
 
 
 def attend_flex(query: Tensor, key: Tensor, value: Tensor, mask: BlockMask, *, scale: float) -> tuple[Tensor, Tensor]:
-    """Softmax attention over the backbone's own keys, and the logarithm of the sum that it divides by.
+    """Compute softmax attention over the backbone's own keys, and the logarithm of its normaliser.
 
     ``f_i = sum_j exp(s_ij - lse_i) v_j`` with ``lse_i = log sum_j exp(s_ij)``, the sums over the keys that i sees.
     Both are differentiable. A query that sees no key gets ``f = 0`` and ``lse = -inf``.
@@ -85,8 +71,8 @@ def attend_flex(query: Tensor, key: Tensor, value: Tensor, mask: BlockMask, *, s
         query: (B, H, N, K).
         key: (B, H_kv, M, K); H_kv divides H (grouped-query attention).
         value: (B, H_kv, M, K).
-        mask: who sees whom.
-        scale: what the scores are multiplied by, usually ``K ** -0.5``.
+        mask: which keys each query sees.
+        scale: the factor on the scores, usually ``K ** -0.5``.
 
     Returns:
         f (B, H, N, K) in the type of the query, and lse (B, H, N) in float32, or float64 for a float64 query.
@@ -100,19 +86,19 @@ def attend_flex(query: Tensor, key: Tensor, value: Tensor, mask: BlockMask, *, s
     [1.0, 1.0, 1.3133, 1.3133]
     """
     width = query.shape[-1]
-    # a scale handed to the kernel would be a number that its graph does not know; Longformer scales its queries as well
+    # a scale passed to the kernel would be a constant of its graph; Longformer scales its queries as well
     f, lse = run(as_wide(query * scale), as_wide(key), as_wide(value), mask)
     return f[..., :width], lse
 
 
 def as_wide(x: Tensor) -> Tensor:
-    """Pad the width with zeros to a power of two: all that torch 2.6 takes, and what the kernel computes anyhow."""
+    """Pad the width with zeros to a power of two: torch 2.6 takes nothing else, and the kernel computes no less."""
     width = max(NARROWEST, 1 << (x.shape[-1] - 1).bit_length())
     return F.pad(x, (0, width - x.shape[-1])) if width > x.shape[-1] else x
 
 
 def run(query: Tensor, key: Tensor, value: Tensor, mask: BlockMask) -> tuple[Tensor, Tensor]:
-    """Call the kernel; on a CPU, where FlexAttention has no backward, with one of our own."""
+    """Call the kernel; on a CPU, where FlexAttention has no backward pass, with one of our own."""
     if query.device.type == "cpu":
         from foretoken.attention.engines.flex_cpu import run_on_cpu  # late: it imports PyTorch's compiler
 

@@ -1,6 +1,6 @@
 """FlexAttention on a CPU, without a compiler, and the backward pass that it lacks there: for tests.
 
-Imported late: to be left out of graphs, as its function is, imports PyTorch's compiler, which takes seconds.
+Imported late, as ``torch.compiler.disable`` imports PyTorch's compiler, which takes seconds.
 
 Shapes: B batch, H heads, H_kv key heads, N queries, M keys, K head width.
 """
@@ -19,14 +19,14 @@ from foretoken.attention.engines.flex_kernel import compiled
 
 @torch.compiler.disable
 def run_on_cpu(query: Tensor, key: Tensor, value: Tensor, mask: BlockMask) -> tuple[Tensor, Tensor]:
-    """Call the reference path, which has no backward."""
+    """Call the reference path, with a backward pass of ours where gradients are needed."""
     if torch.is_grad_enabled() and any(x.requires_grad for x in (query, key, value)):
         return OnCpu.apply(query, key, value, mask)
     return compiled("eager")(query.detach(), key.detach(), value.detach(), mask)
 
 
 class OnCpu(torch.autograd.Function):
-    """FlexAttention's forward on a CPU, and the backward that it has on a GPU alone, with the whole score matrix."""
+    """FlexAttention's forward pass on a CPU, and a backward pass with the whole score matrix."""
 
     @staticmethod
     def forward(  # type: ignore[override]

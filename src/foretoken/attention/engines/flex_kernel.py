@@ -1,4 +1,4 @@
-"""FlexAttention with its log-sum-exp, as it is and compiled.
+"""FlexAttention with its log-sum-exp, uncompiled and compiled.
 
 Shapes: B batch, H heads, N queries, K head width.
 """
@@ -18,23 +18,23 @@ from torch import Tensor
 if TYPE_CHECKING:
     from torch.nn.attention.flex_attention import BlockMask
 
-MODULE = "torch.nn.attention.flex_attention"  # imported late: it takes a moment, and most do without
-GRAPHS = 64  # a model in training and evaluation needs a few; the limit of 8 would end in the uncompiled path
+MODULE = "torch.nn.attention.flex_attention"  # imported late: the import is slow, and most programs do not need it
+GRAPHS = 64  # a model in training and evaluation needs several; beyond the default of 8 PyTorch stops compiling
 
 
 @cache
 def compiled(backend: str) -> Callable[..., tuple[Tensor, Tensor]]:
     """Return FlexAttention with its log-sum-exp as one graph, compiled once for all lengths."""
     function = with_lse(importlib.import_module(MODULE))
-    has_limit = "recompile_limit" in inspect.signature(torch.compile).parameters  # 2.13 has, 2.6 has not
-    options: dict[str, Any] = {"recompile_limit": GRAPHS} if has_limit else {}  # more graphs than the usual 8
+    has_limit = "recompile_limit" in inspect.signature(torch.compile).parameters  # torch 2.13 has it, 2.6 does not
+    options: dict[str, Any] = {"recompile_limit": GRAPHS} if has_limit else {}
     return torch.compile(function, backend=backend, dynamic=True, fullgraph=True, **options)
 
 
 def with_lse(module: ModuleType) -> Callable[..., tuple[Tensor, Tensor]]:
     """Return a function (q, k, v, mask) -> (f, lse) on ``torch.nn.attention.flex_attention``.
 
-    The log-sum-exp is asked for by ``return_aux`` since torch 2.9, by ``return_lse`` before.
+    torch returns the log-sum-exp with ``return_aux`` since 2.9, with ``return_lse`` before.
     """
     attention = module.flex_attention
     request = module.AuxRequest(lse=True) if hasattr(module, "AuxRequest") else None

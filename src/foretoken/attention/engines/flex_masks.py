@@ -1,19 +1,18 @@
-"""Masks of FlexAttention: who sees whom as a function, and which blocks of scores that leaves.
+"""Masks of FlexAttention: a function that says which keys a query sees, and the blocks of scores that are not empty.
 
 ``create_block_mask`` would write the whole (B, N, M) matrix to find the blocks: 16 documents of 4096 tokens in one
-run are 4 GiB. Here each block of 128 tokens is summed up by the interval that it covers, and intervals are compared.
-A block that is listed without need costs time; the function still decides about every score in it.
+run are 4 GiB. Here each block of 128 tokens is described by the interval that it covers, and intervals are compared.
+A block that is listed without need costs time only, as the function still decides about every score in it.
 
 Shapes: B batch, N queries, M keys, G global keys, S tokens of packed documents, C_q and C_k blocks of queries and keys.
 """
 
 from __future__ import annotations
 
-import inspect
 import weakref
 from collections.abc import Callable, Hashable
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, TypeAlias
+from typing import TYPE_CHECKING, TypeAlias
 
 import torch
 from torch import Tensor
@@ -27,8 +26,8 @@ if TYPE_CHECKING:
 Sees: TypeAlias = Callable[[Tensor, Tensor, Tensor, Tensor], Tensor]
 
 BLOCK = 128
-NOWHERE = 2**60  # beyond every place on the line
-APART = 2**32  # between the places of two documents on one line
+NOWHERE = 2**60  # beyond every position on the line
+APART = 2**32  # between the positions of two documents on the line
 
 
 @dataclass(frozen=True)
@@ -38,8 +37,9 @@ class Documents:
     A query sees a key of its own document that is at most ``one_sided`` away or global.
 
     Attributes:
-        document: (S,) whole numbers, which document a token belongs to; below 0: to none, it sees and is seen by none.
-        position: (S,) whole numbers, the place in the document; any place for a prefix key.
+        document: (S,) the number of the document that a token belongs to; below 0 for a token that sees nothing and
+            is seen by nothing.
+        position: (S,) the token's position in the document; any number for a prefix key.
         is_global: (S,) bool, True for a key that its whole document sees.
         one_sided: how many neighbours are seen on either side.
     """
@@ -51,38 +51,38 @@ class Documents:
 
 
 class MasksOfBatch:
-    """Holds what was made of some tensors for as long as these live and are not written to.
+    """A cache of the masks made from some tensors, for as long as these live and are not written to.
 
-    Tensors made in inference mode carry no version: there their identity decides alone.
+    Tensors made in inference mode carry no version: they are compared by identity alone.
     """
 
     def __init__(self) -> None:
         self.held: dict[Hashable, tuple[tuple[weakref.ref[Tensor], ...], tuple[int, ...], BlockMask]] = {}
 
     def of(self, tensors: tuple[Tensor, ...], rest: tuple[Hashable, ...], make: Callable[[], BlockMask]) -> BlockMask:
-        """Return what ``make`` has returned for these tensors and the same ``rest``."""
-        if torch.compiler.is_compiling():  # a graph holds no weak references; it computes the mask once by itself
+        """Return the mask that ``make`` returns for these tensors and the same ``rest``."""
+        if torch.compiler.is_compiling():  # a graph holds no weak references, and computes the mask only once
             return make()
         name = (*map(id, tensors), *rest)
-        found = self.held.get(name)
+        known = self.held.get(name)
         if (
-            found is not None
-            and found[1] == versions(tensors)
-            and all(ref() is tensor for ref, tensor in zip(found[0], tensors, strict=True))
+            known is not None
+            and known[1] == versions(tensors)
+            and all(ref() is tensor for ref, tensor in zip(known[0], tensors, strict=True))
         ):
-            return found[2]
-        with torch.inference_mode(False), torch.no_grad():  # what is made in inference mode could not train later
-            made = make()
+            return known[2]
+        with torch.inference_mode(False), torch.no_grad():  # tensors made in inference mode cannot be used in training
+            mask = make()
 
         def forget(_: object) -> None:
             self.held.pop(name, None)
 
-        self.held[name] = tuple(weakref.ref(tensor, forget) for tensor in tensors), versions(tensors), made
-        return made
+        self.held[name] = tuple(weakref.ref(tensor, forget) for tensor in tensors), versions(tensors), mask
+        return mask
 
 
 def versions(tensors: tuple[Tensor, ...]) -> tuple[int, ...]:
-    """Return how often each tensor was written to, as far as that is counted."""
+    """Return how often each tensor was written to; -1 where PyTorch does not count."""
     return tuple(-1 if tensor.is_inference() else tensor._version for tensor in tensors)
 
 
@@ -90,7 +90,7 @@ MASKS = MasksOfBatch()
 
 
 def window_mask(window: Window) -> BlockMask:
-    """Return the mask of a window, made for the first layer of a batch that asks for it."""
+    """Return the mask of a window, made once for all layers of a batch."""
 
     def make() -> BlockMask:
         real = window.key_mask
@@ -101,7 +101,7 @@ def window_mask(window: Window) -> BlockMask:
 
 
 def documents_mask(documents: Documents) -> BlockMask:
-    """Return the mask of packed documents, made for the first layer of a batch that asks for it."""
+    """Return the mask of packed documents, made once for all layers of a batch."""
     tensors = documents.document, documents.position, documents.is_global
 
     def make() -> BlockMask:
@@ -121,7 +121,7 @@ def run_mask(document: Tensor, position: Tensor, is_global: Tensor, one_sided: i
 
 
 def near_or_global(document: Tensor, position: Tensor, is_global: Tensor, reach: Tensor) -> Sees:
-    """Return who sees whom in a run. It captures tensors alone, so that one graph serves every batch and layer."""
+    """Return a function that says which keys a query sees; it captures only tensors: one graph serves all batches."""
 
     def sees(b: Tensor, h: Tensor, q: Tensor, k: Tensor) -> Tensor:
         together = (document[b, q] == document[b, k]) & (document[b, q] >= 0)
@@ -131,10 +131,10 @@ def near_or_global(document: Tensor, position: Tensor, is_global: Tensor, reach:
 
 
 def run_blocks(document: Tensor, position: Tensor, is_global: Tensor, one_sided: int) -> tuple[Tensor, Tensor]:
-    """(B, S) each -> two (B, C, C) bool, the blocks of which some and of which all scores are wanted.
+    """(B, S) each -> two (B, C, C) bool, the blocks of which some and of which all scores are needed.
 
-    All documents are laid out on one line. A block of queries and one of keys have to do with each other when their
-    intervals on it come within reach, or when the documents of the queries and those of the global keys overlap.
+    All documents are laid out on one line. A block of queries needs a block of keys when their intervals on the line
+    come within reach, or when the documents of the queries and those of the global keys overlap.
     """
     alive = document >= 0
     line = document.long() * APART + position
@@ -143,38 +143,33 @@ def run_blocks(document: Tensor, position: Tensor, is_global: Tensor, one_sided:
     first_global, last_global = bounds(document.long(), alive & is_global)
     near = (low[:, :, None] <= high[:, None] + one_sided) & (low[:, None] <= high[:, :, None] + one_sided)
     to_globals = (first[:, :, None] <= last_global[:, None]) & (first_global[:, None] <= last[:, :, None])
-    one = (first == last) & by_block(alive, False).all(dim=-1)
-    whole = one[:, :, None] & one[:, None] & (first[:, :, None] == first[:, None])
+    is_single = (first == last) & by_block(alive, False).all(dim=-1)  # all tokens are of one document
+    whole = is_single[:, :, None] & is_single[:, None] & (first[:, :, None] == first[:, None])
     inside = (high[:, :, None] - low[:, None]).maximum(high[:, None] - low[:, :, None]) <= one_sided
     return near | to_globals, whole & inside
 
 
 def bounds(x: Tensor, marked: Tensor) -> tuple[Tensor, Tensor]:
-    """(B, S) -> (B, C) the least and the largest of each block's marked numbers; the least is above without any."""
+    """(B, S) -> the least and the largest (B, C) of each block's marked numbers; least > largest if none is marked."""
     low = by_block(x.masked_fill(~marked, NOWHERE), NOWHERE).amin(dim=-1)
     return low, by_block(x.masked_fill(~marked, -NOWHERE), -NOWHERE).amax(dim=-1)
 
 
 def by_block(x: Tensor, value: float) -> Tensor:
-    """(B, S) -> (B, C, BLOCK), filled up with ``value``."""
+    """(B, S) -> (B, C, BLOCK), padded with ``value``."""
     return F.pad(x, (0, -x.shape[1] % BLOCK), value=value).unflatten(1, (-1, BLOCK))
 
 
 def block_mask(some: Tensor, every: Tensor, sees: Sees, lengths: tuple[int, int]) -> BlockMask:
-    """Return FlexAttention's mask: (B, C_q, C_k) bool each, and the function for blocks that are wanted in part."""
+    """Return FlexAttention's mask: (B, C_q, C_k) bool each, and the function for blocks that are needed in part."""
     from torch.nn.attention.flex_attention import BlockMask
 
-    options: dict[str, Any] = given(BlockMask.from_kv_blocks, lengths)
-    return BlockMask.from_kv_blocks(*listed(some & ~every), *listed(every), BLOCK_SIZE=BLOCK, mask_mod=sees, **options)
-
-
-def given(make: Callable[..., object], lengths: tuple[int, int]) -> dict[str, tuple[int, int]]:
-    """Return the argument for lengths that fill no block, where torch has it (2.5 had not, and asked for none)."""
-    return {"seq_lengths": lengths} if "seq_lengths" in inspect.signature(make).parameters else {}
+    blocks = *listed(some & ~every), *listed(every)
+    return BlockMask.from_kv_blocks(*blocks, BLOCK_SIZE=BLOCK, mask_mod=sees, seq_lengths=lengths)
 
 
 def listed(wanted: Tensor) -> tuple[Tensor, Tensor]:
-    """(B, C_q, C_k) bool -> how many blocks of keys each block of queries wants, and their numbers, those first."""
+    """(B, C_q, C_k) bool -> how many blocks of keys each block of queries needs, and their numbers, these first."""
     marks = wanted[:, None].to(torch.int32)
     order = marks.argsort(dim=-1, descending=True, stable=True)
     return marks.sum(dim=-1, dtype=torch.int32), order.to(torch.int32)

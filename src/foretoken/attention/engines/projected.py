@@ -1,4 +1,4 @@
-"""Attention of few queries to keys and values that are linear maps of hidden states: without computing the maps.
+"""Attention of few queries to keys and values that are linear maps of hidden states, without computing the maps.
 
 Longformer's global tokens have key and value projections of their own, over all N tokens. For g queries it is cheaper
 to move the maps to the queries' side: ``q (W_k x + b_k) = (q W_k) x + q b_k`` and
@@ -12,13 +12,14 @@ Shapes: B batch, H heads, G queries, M keys, K head width, X extra columns, D mo
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
+from functools import reduce
 
 import torch
 from torch import Tensor
 from torch.nn import functional as F  # noqa: N812 - the name that PyTorch's own code uses
 
+from foretoken.attention.call import AttentionCall
 from foretoken.attention.columns import ExtraColumns, softmax_with_columns
-from foretoken.attention.kernels import Weighting
 from foretoken.attention.masks import Mask
 from foretoken.machine.products import products_with, weighted_sums
 
@@ -27,9 +28,9 @@ DIRECT_FROM = 0.7  # share of G H in D from which projecting all tokens is cheap
 
 @dataclass(frozen=True, eq=False)
 class LinearMap:
-    """``x -> (W + sum U D) x + sum b``: a linear map with the updates that adapters give it.
+    """``x -> (W + sum U D) x + sum b``: a linear map with the updates of adapters.
 
-    Updates and biases stay apart: in low precision a small one would be lost in the sum with a large one.
+    Updates and biases stay separate: in low precision a small one would be lost in the sum with a large one.
 
     Attributes:
         weight: W (H K, D).
@@ -78,13 +79,13 @@ def by_head(equation: str, x: Tensor, weight: Tensor) -> Tensor:
 
 @dataclass(frozen=True, eq=False)
 class Projected(Mask):
-    """Dense attention to keys ``W_k x + b_k`` and values ``W_v x + b_v`` that are not computed: it stands for them.
+    """Dense attention to keys ``W_k x + b_k`` and values ``W_v x + b_v``, which are not computed.
 
     Attributes:
         hidden: (B, M_i, D) each; their tokens one after another are the M keys.
         key: the map to the keys.
         value: the map to the values.
-        mask: (B, M) bool, True for a key that is seen; None: all.
+        mask: (B, M) bool, True for a key that is seen; None: all keys.
     """
 
     hidden: tuple[Tensor, ...]
@@ -97,20 +98,14 @@ class Projected(Mask):
         mask = None if self.mask is None else self.mask.index_select(0, index)
         return replace(self, hidden=tuple(x.index_select(0, index) for x in self.hidden), mask=mask)
 
-    def num_documents(self, query: Tensor) -> int:
-        """Return B."""
-        return query.shape[0]
-
-    def prefix_keys(self, length: int, heads: int, key: Tensor | None, value: Tensor | None) -> tuple[Tensor, Tensor]:
-        """Compute the first keys and values; the first of the hidden states holds all of them, or them alone."""
+    def prefix_keys(self, length: int, heads: int, key: Tensor, value: Tensor) -> tuple[Tensor, Tensor]:
+        """Compute the keys and values of the prefix, whose hidden states come first in ``hidden[0]``."""
         first = self.hidden[0][:, :length]
-        key, value = (part(first).unflatten(-1, (heads, -1)).transpose(1, 2) for part in (self.key, self.value))
+        key, value = (apply(first).unflatten(-1, (heads, -1)).transpose(1, 2) for apply in (self.key, self.value))
         return key, value
 
-    def without_prefix(
-        self, length: int, key: Tensor | None, value: Tensor | None
-    ) -> tuple[Projected, Tensor | None, Tensor | None]:
-        """Leave the first hidden states out."""
+    def without_prefix(self, length: int, key: Tensor, value: Tensor) -> tuple[Projected, Tensor, Tensor]:
+        """Leave out the hidden states of the prefix."""
         if not length:
             return self, key, value
         first, *others = self.hidden
@@ -119,30 +114,23 @@ class Projected(Mask):
 
 
 def pays(queries: int, heads: int, width: int) -> bool:
-    """Tell whether that many queries are few enough: measured, they are up to about 45 of 12 heads at width 768."""
+    """Tell whether few enough queries attend: measured, up to about 45 with 12 heads and a width of 768."""
     return queries * heads < DIRECT_FROM * width
 
 
-def attend_projected(
-    query: Tensor,
-    key: None,
-    value: None,
-    source: Projected,
-    columns: ExtraColumns,
-    *,
-    scale: float,
-    weighting: Weighting,
-) -> tuple[Tensor, Tensor | None]:
-    """(B, H, G, K) -> out (B, H, G, K) and p_extra (B, H, G, X); there are no keys and values to hand in."""
-    heads, queries, width = query.shape[1:]
-    query = query * scale
+def attend_projected(call: AttentionCall, columns: ExtraColumns) -> tuple[Tensor, Tensor | None]:
+    """(B, H, G, K) -> out (B, H, G, K) and p_extra (B, H, G, X); the call has neither keys nor values."""
+    source, dropout = call.mask, call.weighting.dropout
+    assert isinstance(source, Projected)
+    heads, queries, width = call.query.shape[1:]
+    query = call.query * call.scale
     aimed = source.key.aimed(query).flatten(1, 2)
-    scores = torch.cat([products_with(aimed, part) for part in source.hidden], dim=-1)
+    scores = torch.cat([products_with(aimed, hidden) for hidden in source.hidden], dim=-1)
     scores = scores.unflatten(1, (heads, queries))
     for bias in source.key.biases:
         if columns.scores is not None:
             scores = scores + by_head("bhgk,hk->bhg", query, bias).unsqueeze(-1)
-        elif bias.requires_grad:  # it cancels in the softmax: its gradient is zero, and not None
+        elif bias.requires_grad:  # it cancels in the softmax, so its gradient is zero, but not None
             scores = scores + 0 * bias.sum()
     if source.mask is not None:
         scores = scores.masked_fill(~source.mask[:, None, None], float("-inf"))
@@ -152,9 +140,9 @@ def attend_projected(
         weights, p_extra = softmax_with_columns(scores, columns)
     if source.mask is not None:  # a document without a token has no softmax
         weights = weights.masked_fill(~source.mask[:, None, None], 0.0)
-    weights = F.dropout(weights, weighting.dropout, training=weighting.dropout > 0)
-    parts = weights.flatten(1, 2).split([part.shape[1] for part in source.hidden], dim=-1)
-    means = sum_of([weighted_sums(part, hidden) for part, hidden in zip(parts, source.hidden, strict=True)])
+    weights = F.dropout(weights, dropout, training=dropout > 0)
+    parts = weights.flatten(1, 2).split([hidden.shape[1] for hidden in source.hidden], dim=-1)
+    means = sum_of([weighted_sums(*pair) for pair in zip(parts, source.hidden, strict=True)])
     means = means.unflatten(1, (heads, queries))
     out = source.value.of_means(means)
     for bias in source.value.biases:
@@ -162,9 +150,6 @@ def attend_projected(
     return out, p_extra
 
 
-def sum_of(parts: list[Tensor]) -> Tensor:
+def sum_of(terms: list[Tensor]) -> Tensor:
     """Return the sum of one or more tensors."""
-    total, *rest = parts
-    for part in rest:
-        total = total + part
-    return total
+    return reduce(torch.add, terms)

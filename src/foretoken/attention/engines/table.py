@@ -7,6 +7,8 @@ from dataclasses import dataclass
 
 from torch import Tensor
 
+from foretoken.attention.call import AttentionCall
+from foretoken.attention.columns import ExtraColumns
 from foretoken.attention.engines import block_sparse, cpu_band, dense, flex, window
 from foretoken.attention.engines.projected import Projected, attend_projected
 from foretoken.attention.masks import Blocks, DenseMask, Mask, Packed, Window
@@ -16,24 +18,22 @@ from foretoken.attention.masks import Blocks, DenseMask, Mask, Packed, Window
 class Engine:
     """One way to compute the attention of one kind of mask.
 
-    ``run(query, key, value, mask, columns, *, scale, weighting)`` returns what :func:`foretoken.attention.attend`
-    returns. What an engine does not know is put together from what it knows.
-
     Attributes:
-        name: what recipes, the environment variable and :func:`foretoken.attention.attend` call it.
+        name: its name in recipes, in the environment variable and in :func:`foretoken.attention.attend`.
         mask: the kind of mask.
-        run: the function.
-        outside_softmax: it computes columns outside the softmax itself; others run twice for them.
-        prefix: it takes the keys and values of a prefix; for others they become score columns.
-        prefix_mask: it takes a mask of those, where documents have fewer of them than others.
-        plain_only: it has no dropout of attention weights, and the exponential kernel alone.
-        cpu_only: it reads where the documents are: on a CPU, and in no graph that is being made.
+        run: computes a call with extra columns, as :func:`foretoken.attention.attend` does. Columns that it does not
+            support are computed from its results.
+        outside_softmax: it computes columns outside the softmax itself; other engines run twice for them.
+        prefix: it takes the keys and values of a prefix; for other engines they become score columns.
+        prefix_mask: it takes a mask of the prefix's keys, for documents that lack some of them.
+        plain_only: it supports no dropout of attention weights, and only the exponential kernel.
+        cpu_only: it reads the documents' positions as numbers, which works on a CPU and outside of traced graphs only.
         on_request: it runs only where it is named.
     """
 
     name: str
     mask: type[Mask]
-    run: Callable[..., tuple[Tensor, Tensor | None]]
+    run: Callable[[AttentionCall, ExtraColumns], tuple[Tensor, Tensor | None]]
     outside_softmax: bool = False
     prefix: bool = False
     prefix_mask: bool = False
@@ -45,7 +45,7 @@ class Engine:
 GATHER = Engine("gather-sdpa", Window, window.attend_gather)
 PROJECTED = Engine("projected", Projected, attend_projected, outside_softmax=True)
 
-# in the order of preference among those of one mask
+# in the order of preference among the engines of one mask
 ENGINES = (
     Engine("block", Window, cpu_band.attend_window, outside_softmax=True, prefix=True, plain_only=True, cpu_only=True),
     Engine("block", Packed, cpu_band.attend_packed, outside_softmax=True, prefix=True, plain_only=True, cpu_only=True),

@@ -9,9 +9,9 @@ import torch
 from torch import Tensor
 from torch.nn import functional as F  # noqa: N812 - the name that PyTorch's own code uses
 
+from foretoken.attention.call import AttentionCall
 from foretoken.attention.columns import ExtraColumns
 from foretoken.attention.engines import dense
-from foretoken.attention.kernels import Weighting
 from foretoken.attention.masks import DenseMask, Window
 from foretoken.machine.tracing import is_exported
 
@@ -25,45 +25,32 @@ def band_mask(window: Window, queries: int) -> Tensor:
     return (near[None] | window.is_global()[:, None]) & window.key_mask[:, None]
 
 
-def attend_reference(
-    query: Tensor,
-    key: Tensor,
-    value: Tensor,
-    window: Window,
-    columns: ExtraColumns,
-    *,
-    scale: float,
-    weighting: Weighting,
-) -> tuple[Tensor, Tensor | None]:
-    """Dense attention under the mask that defines the window; the test's yardstick. Masked queries get zero."""
+def attend_reference(call: AttentionCall, columns: ExtraColumns) -> tuple[Tensor, Tensor | None]:
+    """Compute dense attention under the mask that defines the window; for tests. Masked queries get zero."""
+    window, size = call.mask, call.query.shape[-2]
+    assert isinstance(window, Window)
     real = window.key_mask[:, None, :, None]
-    own = torch.eye(query.shape[-2], dtype=torch.bool, device=query.device)
-    mask = DenseMask((band_mask(window, query.shape[-2]) | (own & ~window.key_mask[..., None]))[:, None])
-    out, extra = dense.attend_reference(query, key, value, mask, columns, scale=scale, weighting=weighting)
+    diagonal = torch.eye(size, dtype=torch.bool, device=call.query.device)
+    mask = DenseMask((band_mask(window, size) | (diagonal & ~window.key_mask[..., None]))[:, None])
+    whole = AttentionCall(call.query, call.key, call.value, call.scale, mask, call.weighting)
+    out, extra = dense.attend_reference(whole, columns)
     return out * real, None if extra is None else extra * real
 
 
-def attend_gather(
-    query: Tensor,
-    key: Tensor,
-    value: Tensor,
-    window: Window,
-    columns: ExtraColumns,
-    *,
-    scale: float,
-    weighting: Weighting,
-) -> tuple[Tensor, Tensor | None]:
-    """Blocks of queries against [global keys | the block's band], one fused SDPA call. Masked queries get zero.
+def attend_gather(call: AttentionCall, columns: ExtraColumns) -> tuple[Tensor, Tensor | None]:
+    """Compute blocks of queries against [global keys | the block's band] in one SDPA call. Masked queries get zero.
 
     Portable: plain autograd, any device and dtype. Memory grows with N (2 w + BLOCK) / BLOCK.
     """
+    query, window = call.query, call.mask
+    assert isinstance(window, Window)
     size = query.shape[-2]
-    # a graph is made for every length: the sizes of blocks and bands must not depend on it
+    # one exported graph serves every length: the sizes of blocks and bands must not depend on it
     block, most = (BLOCK, window.one_sided) if is_exported() else (min(BLOCK, size), size)
     blocks = (size + block - 1) // block  # of a number above 0: ONNX divides towards zero
     pad = blocks * block - size
     heads = query.shape[1]
-    key, value = dense.repeat_heads(key, heads), dense.repeat_heads(value, heads)
+    key, value = dense.repeat_heads(call.key, heads), dense.repeat_heads(call.value, heads)
 
     def by_block(x: Tensor) -> Tensor:  # (B, H, N, *) -> (B nb, H, block, *)
         return F.pad(x, (0, 0, 0, pad)).unflatten(2, (blocks, block)).transpose(1, 2).flatten(0, 1)
@@ -72,9 +59,8 @@ def attend_gather(
     keys = with_globals(bands(key, block, reach, pad), window.global_keys(key), blocks)
     values = with_globals(bands(value, block, reach, pad), window.global_keys(value), blocks)
     mask = DenseMask(block_mask(window, block, reach, pad, blocks))
-    out, extra = dense.attend_sdpa(
-        by_block(query), keys, values, mask, columns.map(by_block), scale=scale, weighting=weighting
-    )
+    of_blocks = AttentionCall(by_block(query), keys, values, call.scale, mask, call.weighting)
+    out, extra = dense.attend_sdpa(of_blocks, columns.map(by_block))
     real = window.key_mask[:, None, :, None]
 
     def in_order(x: Tensor) -> Tensor:
@@ -90,7 +76,7 @@ def bands(x: Tensor, block: int, reach: int, pad: int) -> Tensor:
 
 
 def with_globals(band: Tensor, globals_: Tensor, blocks: int) -> Tensor:
-    """Put the global keys before every block's band: (B nb, H, G + band, K)."""
+    """Concatenate the global keys and every block's band: (B nb, H, G + band, K)."""
     before = globals_[:, None].expand(-1, blocks, -1, -1, -1)
     return torch.cat([before, band], dim=3).flatten(0, 1)
 
@@ -102,8 +88,7 @@ def block_mask(window: Window, block: int, reach: int, pad: int, blocks: int) ->
     query = torch.arange(block, device=device)[:, None]
     key = torch.arange(block + 2 * reach, device=device)[None] - reach
     near = (query - key).abs() <= window.one_sided
-    own = query == key
     empty = ~F.pad(window.key_mask, (0, pad)).unflatten(1, (blocks, block))
-    band = (near & local[:, :, None]) | (own & empty[..., None])
+    band = (near & local[:, :, None]) | ((query == key) & empty[..., None])
     before = window.global_mask[:, None, None].expand(-1, blocks, block, -1)
     return torch.cat([before, band], dim=-1).flatten(0, 1)[:, None]

@@ -1,4 +1,4 @@
-"""A batch of documents as one run of tokens without padding: where they lie, and how to get at some of them."""
+"""A batch of documents as one run of tokens without padding: the layout of the run, and parts of it."""
 
 from foretoken.attention.packed.layout import DocumentSpan, PackedBatch, documents_in_place, packed_batch_of
 from foretoken.attention.packed.parts import Parts

@@ -22,15 +22,15 @@ T = TypeVar("T")
 
 @dataclass(frozen=True, eq=False)
 class DocumentSpan:
-    """A stretch of tokens that see nothing of the others.
+    """One document in a run: a span of tokens that see only each other.
 
     Attributes:
-        start: where it begins.
-        stop: where it ends; ``start`` for a document without tokens.
-        global_index: (G,) places of its global tokens.
+        start: the index of its first token.
+        stop: the index behind its last token; ``start`` for a document without tokens.
+        global_index: (G,) indices of its global tokens.
         outside: (stop - start,) bool, True for keys that the window leaves out: masked ones, and global ones, which
-            are seen anyhow; None where there is none.
-        masked: (stop - start,) bool, True for masked tokens in its midst; None where there is none.
+            every query sees already; None: no such keys.
+        masked: (stop - start,) bool, True for masked tokens between real ones; None: no such tokens.
         opens_global: its first token is global.
     """
 
@@ -43,68 +43,68 @@ class DocumentSpan:
 
 
 def documents_in_place(masked: Tensor, is_global: Tensor) -> tuple[DocumentSpan, ...]:
-    """Return the documents of a padded batch as stretches of the flattened (B N) batch; masks (B, N) bool."""
+    """Return the documents of a padded batch as spans of the flattened (B N) batch; masks (B, N) bool."""
     real, length = (~masked).cpu(), masked.shape[1]
-    found = spans(real)
-    return documents_of(real, is_global, found, [number * length + first for number, (first, _) in enumerate(found)])
+    bounds = spans(real)
+    return documents_of(real, is_global, bounds, [number * length + first for number, (first, _) in enumerate(bounds)])
 
 
 def documents_of(
-    real: Tensor, is_global: Tensor, found: list[tuple[int, int]], starts: list[int]
+    real: Tensor, is_global: Tensor, bounds: list[tuple[int, int]], starts: list[int]
 ) -> tuple[DocumentSpan, ...]:
     """Describe the documents of a padded batch.
 
     Args:
         real: (B, N) bool on the CPU, False for padding.
         is_global: (B, N) bool, True for global tokens.
-        found: the :func:`spans` of the documents.
-        starts: where each document begins in the run.
+        bounds: the :func:`spans` of the documents.
+        starts: the index in the run at which each document begins.
     """
     device, marked = is_global.device, is_global.cpu() & real
-    any_global = marked.any(dim=1).tolist()
+    any_global, no_index = marked.any(dim=1).tolist(), torch.empty(0, dtype=torch.long, device=device)
     documents = []
-    for number, ((first, stop), start) in enumerate(zip(found, starts, strict=True)):
+    for number, ((first, stop), start) in enumerate(zip(bounds, starts, strict=True)):
         inside = real[number, first:stop]
         whole = bool(inside.all())
         marks = marked[number, first:stop]
-        here = any_global[number]
+        has_global = any_global[number]
         documents.append(
             DocumentSpan(
                 start,
                 start + stop - first,
-                marks.nonzero()[:, 0].to(device) + start if here else torch.empty(0, dtype=torch.long, device=device),
-                None if whole and not here else (marks | ~inside).to(device),
+                marks.nonzero()[:, 0].to(device) + start if has_global else no_index,
+                None if whole and not has_global else (marks | ~inside).to(device),
                 None if whole else (~inside).to(device),
-                here and bool(marks[:1].any()),
+                has_global and bool(marks[:1].any()),
             )
         )
     return tuple(documents)
 
 
 def spans(real: Tensor) -> list[tuple[int, int]]:
-    """(B, N) bool -> each document's first real token and the place behind its last; (0, 0) where it has none."""
+    """(B, N) bool -> the index of each document's first real token and the one behind its last; (0, 0) without any."""
     length, counts = real.shape[1], real.to(torch.uint8)
     first = counts.argmax(dim=1).tolist()
     last = (length - counts.flip(1).argmax(dim=1)).tolist()
     return [(a, b) if some else (0, 0) for a, b, some in zip(first, last, real.any(dim=1).tolist(), strict=True)]
 
 
-# Norms, linear maps and whatever hooks, LoRA or checkpoints do to them work token by token: they see one document of S
-# tokens and save the padding. Only what lets tokens see each other has to know where a document ends, and that is
-# attention; it gets this object in the place of the mask, which every layer of transformers hands on unread.
+# Norms and linear maps, with the hooks, LoRA and checkpoints around them, work token by token: they see one document of
+# S tokens and compute no padding. Only attention has to know where a document ends; it gets this object in the place of
+# the mask, which every layer of transformers passes on unread.
 @dataclass(frozen=True, eq=False)
 class PackedBatch:
-    """How a padded batch (B, P + N, ...) and its run of tokens (1, S, ...) belong together.
+    """The layout of a padded batch (B, P + N, ...) as a run of tokens (1, S, ...).
 
     Attributes:
         prefix_length: P.
         length: N.
-        documents: where the documents are among the T tokens.
-        index: (T,) where each token stands in the flattened (B N) texts.
-        wanted: (B,) the tokens, one of each document, whose states after the last layer are wanted; None: all.
-        prefix_mask: (B, P) bool, False where a document's own prefix is shorter than P; None where none is.
-        mask: (B or 1, 1, N, N) which tokens of the padded texts see which, bool or numbers to add to the scores; None
-            where all of a document's do.
+        documents: the spans of the documents among the T tokens.
+        index: (T,) the position of each token in the flattened (B N) texts.
+        wanted: (B,) the tokens, one of each document, whose states after the last layer are needed; None: all tokens.
+        prefix_mask: (B, P) bool, False where a document's own prefix is shorter than P; None: none is shorter.
+        mask: (B or 1, 1, N, N) which tokens of the padded texts see which, bool or added to the scores; None: every
+            token sees its whole document.
     """
 
     prefix_length: int
@@ -117,28 +117,28 @@ class PackedBatch:
 
     @property
     def size(self) -> int:
-        """B."""
+        """B, the number of documents."""
         return len(self.documents)
 
     @property
     def text_start(self) -> int:
-        """B P, where the texts begin."""
+        """B P, the index in the run at which the texts begin."""
         return self.size * self.prefix_length
 
     @cached_property
     def places(self) -> tuple[Tensor, Tensor, Tensor]:
-        """(S,) each: the document that a place belongs to (-1: masked), the position in it, and whether all see it."""
-        # the prefixes stand before all texts, not each before its own: so a run's text is one slice, not B of them
+        """(S,) each, by token of the run: its document (-1: masked), its position in it, whether it is global."""
+        # all prefixes stand before all texts, so that the text of a run is one slice and not B of them
         prefix = torch.arange(self.size, device=self.index.device).repeat_interleave(self.prefix_length)
         if self.prefix_mask is not None:
             prefix = prefix.masked_fill(~self.prefix_mask.flatten(), -1)
-        # positions as in the padded text: a window counts the masked tokens in a document's midst
+        # positions as in the padded text: a window counts the masked tokens between real ones
         document, position = torch.full_like(self.index, -1), self.index % self.length
         is_global = torch.zeros_like(self.index, dtype=torch.bool)
-        for number, part in enumerate(self.documents):
-            inside = document[part.start : part.stop]
-            inside.fill_(number) if part.masked is None else inside.masked_fill_(~part.masked, number)
-            is_global[part.global_index] = True
+        for number, span in enumerate(self.documents):
+            inside = document[span.start : span.stop]
+            inside.fill_(number) if span.masked is None else inside.masked_fill_(~span.masked, number)
+            is_global[span.global_index] = True
         return (
             torch.cat([prefix, document]),
             torch.cat([torch.zeros_like(prefix), position]),
@@ -146,11 +146,11 @@ class PackedBatch:
         )
 
     def with_prefix(self, length: int) -> PackedBatch:
-        """Return the batch with a prefix of this length, or itself if it has one."""
+        """Return the batch with a prefix of this length."""
         return self if length == self.prefix_length else self.with_longer_prefix(length - self.prefix_length)
 
     def with_longer_prefix(self, count: int) -> PackedBatch:
-        """Return the batch with more keys before each document."""
+        """Return the batch with ``count`` more keys before each document."""
         length = self.prefix_length + count
         return self.remembered(lambda: replace(self, prefix_length=length), "prefix", length)
 
@@ -159,14 +159,14 @@ class PackedBatch:
         return self.remembered(lambda: replace(self, mask=mask), "mask", mask)
 
     def remembered(self, make: Callable[[], T], *what: Hashable) -> T:
-        """Return what is made of tensors and numbers that layers share; it is made once, the same object for all.
+        """Return the result of ``make``, which is called once for the tensors and numbers that the layers share.
 
-        Layers of one pass hand in the same tensors, so these are told by identity.
+        Layers of one pass pass the same tensors, so these are compared by identity.
         """
-        key = tuple(id(part) if isinstance(part, Tensor) else part for part in what)
+        key = tuple(id(item) if isinstance(item, Tensor) else item for item in what)
         known = self._memo.get(key)
         if known is None:
-            known = self._memo[key] = what, make()  # the tensors are held, so that nothing else gets their ids
+            known = self._memo[key] = what, make()  # the tensors are kept, so that no other object gets their ids
         return cast("T", known[1])
 
     @cached_property
@@ -175,12 +175,12 @@ class PackedBatch:
 
     @cached_property
     def key_mask(self) -> Tensor | None:
-        """(B, 1, 1, P + N) bool, True for what is real; None where everything is."""
+        """(B, 1, 1, P + N) bool, True for real tokens; None where all tokens are real."""
         masked, _ = self.masks()
         return ~masked[:, None, None] if bool(masked.any()) else None
 
     def window_mask(self, window: int) -> Tensor:
-        """(B or 1, 1, P + N, P + N) bool: what is real, text only where text is nearer than the window."""
+        """(B or 1, 1, P + N, P + N) bool: real tokens, in the text only those nearer than ``window``."""
 
         def make() -> Tensor:
             places = torch.arange(self.length, device=self.index.device)
@@ -197,14 +197,14 @@ class PackedBatch:
         return [document.stop - document.start for document in self.documents]
 
     def place_of(self, number: int) -> slice:
-        """Return where a document stands in its row of the padded batch."""
+        """Return the slice of a document in its row of the padded batch."""
         document = self.documents[number]
         first = int(self.index[document.start] % self.length) if document.start < document.stop else 0
         return slice(first, first + document.stop - document.start)
 
     @property
     def is_whole(self) -> bool:
-        """Tell whether there is no padding around the texts."""
+        """Whether there is no padding around the texts."""
         return len(self.index) == self.size * self.length
 
     def pack(self, x: Tensor) -> Tensor:
@@ -219,7 +219,7 @@ class PackedBatch:
         return x.flatten(0, 1).index_select(0, self.index)[None]
 
     def unpack(self, x: Tensor) -> Tensor:
-        """(1, S, ...) -> (B, P + N, ...), zero where there is padding."""
+        """(1, S, ...) -> (B, P + N, ...), zero at padding."""
         prefix, text = self.split(x)
         if self.is_whole:
             spread = text[0]
@@ -229,7 +229,7 @@ class PackedBatch:
         return torch.cat([prefix, spread], dim=1) if self.prefix_length else spread
 
     def first_tokens(self) -> Tensor | None:
-        """Return the (B,) places of the texts' first tokens; None where one of them is masked."""
+        """Return the (B,) indices of the texts' first tokens; None where one of them is masked."""
         starts = torch.tensor([document.start for document in self.documents], device=self.index.device)
         empty = any(document.start == document.stop for document in self.documents)
         if empty or bool((self.index[starts] % self.length).any()):
@@ -237,7 +237,7 @@ class PackedBatch:
         return starts
 
     def masks(self) -> tuple[Tensor, Tensor]:
-        """Return (B, P + N) bool masks of the padded batch: what is masked, what is global."""
+        """Return the (B, P + N) bool masks of the padded batch: which tokens are masked, which are global."""
         document, _, is_global = self.places
         real = (document >= 0)[None]
         return ~self.unpack(real), self.unpack(is_global[None])
@@ -260,7 +260,7 @@ def packed_batch_of(
         masked: (B, N) bool of the texts, True for padding.
         is_global: (B, N) bool of the texts, True for global tokens.
         prefix_length: P.
-        prefix_mask: (B, P) bool, False where a document's own prefix is shorter; None where none is.
+        prefix_mask: (B, P) bool, False where a document's own prefix is shorter; None: none is shorter.
 
     >>> masked = torch.tensor([[False, False, True], [False, True, True]])
     >>> batch = packed_batch_of(masked, torch.zeros(2, 3).bool(), prefix_length=0)
@@ -268,10 +268,10 @@ def packed_batch_of(
     tensor([[1, 2, 3]])
     """
     length, real = masked.shape[1], (~masked).cpu()
-    found = spans(real)
+    bounds = spans(real)
     starts, index = [0], []
-    for number, (first, stop) in enumerate(found):
+    for number, (first, stop) in enumerate(bounds):
         starts.append(starts[-1] + stop - first)
         index.append(torch.arange(first, stop) + number * length)
-    documents = documents_of(real, is_global, found, starts[:-1])
+    documents = documents_of(real, is_global, bounds, starts[:-1])
     return PackedBatch(prefix_length, length, documents, torch.cat(index).to(masked.device), prefix_mask=prefix_mask)

@@ -1,7 +1,7 @@
-"""The documents of a run by themselves: those of like length together, or each alone.
+"""The documents of a run split up: those of similar length together, or each by itself.
 
-Attention that is computed padded grows with the square of the longest document: a batch of one long document and many
-short ones costs as if all were long. Here they are taken apart, and put together again.
+The cost of padded attention grows with the square of the longest document: a batch of one long document and many short
+ones costs as if all were long. Here runs are split, and joined again.
 
 Shapes: B documents, P virtual tokens before each, n tokens of one, N tokens of the padded texts, S tokens of the run.
 """
@@ -18,18 +18,18 @@ from torch import Tensor
 from foretoken.attention.kernels import seen_by
 from foretoken.attention.packed.layout import DocumentSpan, PackedBatch
 
-SHORT = 64  # tokens up to which documents are padded together whatever their lengths
-ALIKE = 2 / 3  # of the longest one's length: from there on documents are padded together
-APART_FROM = 20_000  # scores with padding, for each document: so many take longer than a call of its own
+SHORT = 64  # tokens: shorter documents are padded together whatever their lengths
+ALIKE = 2 / 3  # of the longest document's length: longer documents are padded together with it
+APART_FROM = 20_000  # scores of padding per document, which take longer than a call of its own
 
 
 @dataclass(frozen=True, eq=False)
 class Parts:
-    """The documents of a run in batches that are padded by themselves.
+    """The documents of a run split into several batches, each padded by itself.
 
     Attributes:
-        batches: how each is packed, a run of its own.
-        places: (S',) where the tokens of each stand in the whole run; empty for a single batch, which is all of it.
+        batches: the layout of each batch as a run of its own.
+        places: the (S',) indices in the whole run of each batch's tokens; empty for a single batch.
     """
 
     batches: tuple[PackedBatch, ...]
@@ -40,22 +40,22 @@ class Parts:
         return [x.index_select(1, places) for places in self.places] if self.places else [x]
 
     def join(self, runs: list[Tensor]) -> Tensor:
-        """Put the runs back: (1, S', ...) each -> (1, S, ...)."""
+        """Join the runs of the batches: (1, S', ...) each -> (1, S, ...)."""
         return torch.cat(runs, dim=1).index_select(1, self.back) if self.places else runs[0]
 
     @cached_property
     def back(self) -> Tensor:
-        """(S,) where each token of the whole run stands behind one another's."""
+        """(S,) the index of each token of the whole run in the concatenated runs."""
         return torch.cat(self.places).argsort()
 
 
 def alike(batch: PackedBatch) -> Parts:
-    """Return batches of documents of like length, which have little padding and all of the prefix."""
+    """Return batches of documents of similar length, each with the whole prefix."""
     return batch.remembered(lambda: find_alike(batch), "alike")
 
 
 def find_alike(batch: PackedBatch) -> Parts:
-    """Do :func:`alike`, the longest documents first."""
+    """Compute :func:`alike`, the longest documents first."""
     sizes = batch.sizes
     groups: list[list[int]] = []
     for number in sorted(range(batch.size), key=sizes.__getitem__, reverse=True):
@@ -71,7 +71,7 @@ def find_alike(batch: PackedBatch) -> Parts:
 
 
 def of_documents(batch: PackedBatch, numbers: list[int]) -> tuple[PackedBatch, Tensor]:
-    """Return some documents packed by themselves, and where their tokens stand in the run."""
+    """Return some documents as a run of their own, and the indices of their tokens in the whole run."""
     device, length = batch.index.device, batch.prefix_length
     chosen = [batch.documents[number] for number in numbers]
     longest = max(1, *(document.stop - document.start for document in chosen))
@@ -87,7 +87,7 @@ def of_documents(batch: PackedBatch, numbers: list[int]) -> tuple[PackedBatch, T
 
 
 def pays_apart(batch: PackedBatch) -> bool:
-    """Tell whether the attention of each document by itself takes less time than that of the padded batch."""
+    """Tell whether attention is faster for each document by itself than for the padded batch."""
     sizes = batch.sizes
     padded = len(sizes) * batch.length**2 - sum(size**2 for size in sizes)
     return padded > APART_FROM * len(sizes)
@@ -98,10 +98,11 @@ class OneByOne:
     """The documents of a run one by one, each with its prefix before it.
 
     Attributes:
-        sizes: P + n of each.
-        masks: for each what its tokens see of it, broadcastable to (1, 1, n, n), or None for all; whether it is causal.
-        order: (S,) the places of the run, document by document; None where they are in order.
-        back: (S,) where each place of the run is among those.
+        sizes: P + n of each document.
+        masks: the mask of each document, broadcastable to (1, 1, n, n), or None where it sees all of itself; and
+            whether the mask is causal.
+        order: (S,) the indices of the run, document by document; None where the run is in this order.
+        back: (S,) the inverse of ``order``.
     """
 
     sizes: list[int]
@@ -114,7 +115,7 @@ class OneByOne:
         return (x if self.order is None else x.index_select(1, self.order)).split(self.sizes, dim=1)
 
     def join(self, parts: Sequence[Tensor]) -> Tensor:
-        """Put them back: (1, P + n, ...) each -> (1, S, ...)."""
+        """(1, P + n, ...) each -> (1, S, ...)."""
         x = torch.cat(list(parts), dim=1)
         return x if self.back is None else x.index_select(1, self.back)
 
@@ -125,38 +126,38 @@ def one_by_one(batch: PackedBatch) -> OneByOne:
 
 
 def find_one_by_one(batch: PackedBatch) -> OneByOne:
-    """Do :func:`one_by_one`."""
+    """Compute :func:`one_by_one`."""
     length, device = batch.prefix_length, batch.index.device
     sizes, masks = [length + size for size in batch.sizes], [mask_of(batch, number) for number in range(batch.size)]
     if not length:
         return OneByOne(sizes, masks)
     prefix = torch.arange(batch.text_start, device=device).unflatten(0, (batch.size, length))
     text = torch.arange(batch.text_start, batch.text_start + len(batch.index), device=device).split(batch.sizes)
-    order = torch.cat([part for pair in zip(prefix, text, strict=True) for part in pair])
+    order = torch.cat([index for pair in zip(prefix, text, strict=True) for index in pair])
     return OneByOne(sizes, masks, order, order.argsort())
 
 
 def mask_of(batch: PackedBatch, number: int) -> tuple[Tensor | None, bool]:
-    """Return the mask of one document, None where all is seen, and whether it is the causal one."""
-    place = batch.place_of(number)
+    """Return the mask of one document, None where it sees all of itself, and whether the mask is causal."""
+    span = batch.place_of(number)
     if batch.mask is not None:
-        own = batch.mask.expand(batch.size, -1, -1, -1)[number : number + 1, :, place, place]
-        seen = seen_by(own)
-        return own, bool((seen == torch.ones_like(seen).tril()).all())
+        mask = batch.mask.expand(batch.size, -1, -1, -1)[number : number + 1, :, span, span]
+        seen = seen_by(mask)
+        return mask, bool((seen == torch.ones_like(seen).tril()).all())
     if batch.key_mask is None:
         return None, False
     prefix, text = batch.key_mask[number : number + 1].tensor_split([batch.prefix_length], dim=-1)
-    seen = torch.cat([prefix, text[..., place]], dim=-1)
+    seen = torch.cat([prefix, text[..., span]], dim=-1)
     return None if bool(seen.all()) else seen, False
 
 
 @dataclass(frozen=True, eq=False)
 class Selection:
-    """Documents of runs of one length.
+    """Some documents of a run.
 
     Attributes:
-        places: (b, N) where their tokens stand in the run.
-        real: which of the (b N) are no padding; None: all.
+        places: (b, N) the indices of their tokens in the run.
+        real: the indices of the (b N) tokens that are no padding; None: all of them.
     """
 
     places: Tensor
@@ -166,38 +167,39 @@ class Selection:
         """(1, S, ...) -> (b, N, ...)."""
         return x[0].index_select(0, self.places.flatten()).unflatten(0, self.places.shape)
 
-    def put(self, x: Tensor, part: Tensor) -> Tensor:
+    def put(self, x: Tensor, documents: Tensor) -> Tensor:
         """Return the run (1, S, ...) with the documents replaced by (b, N, ...); their padding is left out."""
-        places, values = self.places.flatten(), part.flatten(0, 1)
+        places, values = self.places.flatten(), documents.flatten(0, 1)
         if self.real is not None:
             places, values = places[self.real], values[self.real]
         return x.index_copy(1, places, values[None])
 
 
 def is_run(batch: PackedBatch, x: Tensor) -> bool:
-    """Tell whether (., ...) is a run of tokens and not the padded batch; of one document the two are alike."""
+    """Tell whether (., ...) is a run of tokens and not the padded batch; for one document the two are equal."""
     return x.shape[0] == 1 and batch.size > 1
 
 
 def select(batch: PackedBatch, index: Tensor, length: int) -> Selection:
-    """Return the documents (b,) ``index`` of runs of ``length`` tokens, the same object for all layers."""
+    """Return the documents ``index`` (b,) of a run of ``length`` tokens, the same object for all layers."""
     return batch.remembered(lambda: find(batch, index, length), "selection", index, length)
 
 
 def find(batch: PackedBatch, index: Tensor, length: int) -> Selection:
-    """Do :func:`select`.
+    """Compute :func:`select`.
 
-    A run may have no prefixes, or longer ones than the batch says, or one token of each document (1, B, ...): its
-    length tells.
+    A run may have no prefixes, longer prefixes than the batch says, or one token of each document (1, B, ...); its
+    length decides which.
     """
     device = index.device
     if length == batch.size != len(batch.index):
         return Selection(index[:, None], None)
     before = (length - len(batch.index)) // batch.size
     chosen = [batch.documents[number] for number in index.tolist()]
-    starts = torch.tensor([part.start for part in chosen], device=device)[:, None] + batch.size * before
-    sizes = torch.tensor([part.stop - part.start for part in chosen], device=device)[:, None]
-    steps = torch.arange(max((part.stop - part.start for part in chosen), default=0), device=device)
+    starts = torch.tensor([span.start for span in chosen], device=device)[:, None] + batch.size * before
+    lengths = [span.stop - span.start for span in chosen]
+    sizes = torch.tensor(lengths, device=device)[:, None]
+    steps = torch.arange(max(lengths, default=0), device=device)
     real = steps < sizes
     text = torch.where(real, starts + steps, 0)
     prefix = index[:, None] * before + torch.arange(before, device=device)

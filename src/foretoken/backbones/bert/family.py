@@ -52,7 +52,6 @@ DISTILBERT = Backbone(
         ),
     ),
     heads=HEADS,
-    pooled_heads=(),
     first_token_heads=("ForSequenceClassification", "ForMultipleChoice"),
     projections=("q_lin", "v_lin"),
     dimensions=interface_dimensions,  # DistilBertConfig answers to the usual names through its attribute map

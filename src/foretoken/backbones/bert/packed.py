@@ -1,8 +1,8 @@
 """BERT-type encoders over a run of documents without padding.
 
-Linear maps and norms run without padding. Attention runs with it: it is a small part at these lengths, and the columns,
-prefixes and masks of every method work there as they do otherwise. Hooks of the encoder pack and unpack; only the
-layers are of our classes, so that the last one can compute one token of each document alone.
+Linear maps and norms run without padding. Attention runs with padding: it is a small part at these lengths, and so the
+columns, prefixes and masks of every method work unchanged. Hooks of the encoder pack and unpack; only the layers are of
+our classes, so that the last one can compute only one token of each document.
 
 Shapes: B documents, P prefix length, N tokens of the padded texts, S tokens of all documents with their prefixes, H
 heads, K head width, D model width.
@@ -39,12 +39,12 @@ from foretoken.backbones.packing import (
 
 @dataclass(frozen=True)
 class EncoderPaths:
-    """Where a family has what packing needs.
+    """The paths of the modules that packing needs, in one family.
 
     Attributes:
         encoder: path of the encoder in the body.
         attention: path of the attention in a layer.
-        chunked: path in a layer of what has ``chunk_size_feed_forward``; empty for the layer itself.
+        chunked: path in a layer of the module with ``chunk_size_feed_forward``; empty for the layer itself.
     """
 
     encoder: str
@@ -56,21 +56,21 @@ BERT_PARTS = EncoderPaths("encoder", "attention.self")
 DISTILBERT_PARTS = EncoderPaths("transformer", "attention", "ffn")
 
 
-def attended_first(own: Any, batch: PackedBatch, query: Tensor, key: Tensor, value: Tensor) -> Tensor:
-    """(1, B, D) queries, (1, S, D) keys and values -> (1, B, D): what the chosen tokens attend to."""
+def attended_first(attention: Any, batch: PackedBatch, query: Tensor, key: Tensor, value: Tensor) -> Tensor:
+    """(1, B, D) queries, (1, S, D) keys and values -> (1, B, D): the attention of the chosen tokens."""
 
     def heads(x: Tensor) -> Tensor:
-        return x.unflatten(-1, (-1, own.attention_head_size)).transpose(1, 2)
+        return x.unflatten(-1, (-1, attention.attention_head_size)).transpose(1, 2)
 
-    dropout = own.dropout.p if own.training else 0.0
+    dropout = attention.dropout.p if attention.training else 0.0
     attended = packed_attention(
-        own, heads(query), heads(key), heads(value), batch, scaling=own.scaling, dropout=dropout
+        attention, heads(query), heads(key), heads(value), batch, scaling=attention.scaling, dropout=dropout
     )
     return attended.flatten(2)
 
 
 class FirstTokenLayer(nn.Module):
-    """A layer that computes the states of one token of each document alone where the packed batch says so."""
+    """A layer that computes the states of only one token of each document where the packed batch says so."""
 
     attention: Any
     feed_forward_chunk: Any
@@ -78,7 +78,7 @@ class FirstTokenLayer(nn.Module):
     def __call__(
         self, hidden_states: Tensor, attention_mask: Tensor | PackedBatch | None = None, *args: Any, **kwargs: Any
     ) -> Any:
-        """Tell the last layer what is wanted, before gradient checkpointing notes what it is called with."""
+        """Pass the last layer the wanted tokens, before gradient checkpointing records its arguments."""
         hooks = HOOKS.get(self)
         if isinstance(attention_mask, PackedBatch) and hooks is not None and hooks.batch is not None:
             attention_mask = hooks.batch
@@ -94,12 +94,12 @@ class FirstTokenLayer(nn.Module):
 
     def first_tokens(self, hidden_states: Tensor, mask: PackedBatch, wanted: Tensor) -> Tensor:
         """(1, S, D) -> (1, B, D)."""
-        # a head that reads the first token needs one query of each document, but the keys of all its tokens
-        own = self.attention.self
-        batch = with_own_prefix(mask, own)
+        # a head that reads the first token needs one query of each document, and the keys of all its tokens
+        attention = self.attention.self
+        batch = with_own_prefix(mask, attention)
         chosen = batch.split(hidden_states)[1].index_select(1, wanted)
-        projected = own.query(chosen), own.key(hidden_states), own.value(hidden_states)
-        attended = attended_first(own, batch, *projected)
+        projected = attention.query(chosen), attention.key(hidden_states), attention.value(hidden_states)
+        attended = attended_first(attention, batch, *projected)
         return self.feed_forward_chunk(self.attention.output(attended, chosen))
 
 
@@ -108,11 +108,11 @@ class PackingDistilBertLayer(FirstTokenLayer, TransformerBlock):
 
     def first_tokens(self, hidden_states: Tensor, mask: PackedBatch, wanted: Tensor) -> Tensor:
         """(1, S, D) -> (1, B, D)."""
-        own = self.attention
-        batch = with_own_prefix(mask, own)
+        attention = self.attention
+        batch = with_own_prefix(mask, attention)
         chosen = batch.split(hidden_states)[1].index_select(1, wanted)
-        projected = own.q_lin(chosen), own.k_lin(hidden_states), own.v_lin(hidden_states)
-        x = self.sa_layer_norm(own.out_lin(attended_first(own, batch, *projected)) + chosen)
+        projected = attention.q_lin(chosen), attention.k_lin(hidden_states), attention.v_lin(hidden_states)
+        x = self.sa_layer_norm(attention.out_lin(attended_first(attention, batch, *projected)) + chosen)
         return self.output_layer_norm(self.ffn(x) + x)
 
 
@@ -147,7 +147,7 @@ OURS: dict[type[nn.Module], type[nn.Module]] = {
 
 
 class EncoderHooks(PackedPass):
-    """Pack what enters an encoder, and unpack what leaves it."""
+    """Hooks that pack the input of an encoder, and unpack its output."""
 
     def __init__(self, encoder: nn.Module, parts: EncoderPaths) -> None:
         super().__init__(encoder)
@@ -167,11 +167,11 @@ class EncoderHooks(PackedPass):
         return layer.get_submodule(self.parts.attention)
 
     def before(self, encoder: nn.Module, args: Arguments, kwargs: Keywords) -> Any:
-        """Pack the hidden states, and pass the packed batch on in the place of the mask."""
+        """Pack the hidden states, and pass the packed batch on instead of the mask."""
         inputs, layers = HEAD_INPUTS.get(encoder), self.layers()
         hidden = args[0] if args else kwargs.get("hidden_states")
         is_chunked = layers[0].get_submodule(self.parts.chunked).chunk_size_feed_forward
-        # recorded states would be packed ones, and a feed-forward block in chunks wants a round length
+        # recorded states would be packed, and a feed-forward block in chunks needs a multiple of their size
         if inputs is None or not inputs.last_layer_only or hidden is None or is_chunked:
             return None
         mask, attention, last = kwargs.get("attention_mask"), self.attention(layers[0]), layers[-1]
@@ -190,7 +190,7 @@ class EncoderHooks(PackedPass):
         return (), {**kwargs, "hidden_states": batch.pack(hidden)}
 
     def after(self, encoder: nn.Module, args: Any, output: Any) -> Any:
-        """Unpack the last hidden states; after a failed pass there are none."""
+        """Unpack the last hidden states; a failed pass has none."""
         batch = self.batch
         self.end()
         if batch is None or output is None:
@@ -207,7 +207,7 @@ HOOKS = ModuleValue[EncoderHooks]("foretoken_packing")  # on an encoder and on i
 
 
 def attach_packing(body: nn.Module, attentions: list[nn.Module], parts: EncoderPaths) -> None:
-    """Let attention ask its adapter, and the encoder pack its batches; a decoder's stays as it is."""
+    """Let attention ask its adapter, and the encoder pack its batches; a decoder does not pack."""
     attach_interface(body, attentions)
     encoder: Any = body.get_submodule(parts.encoder)
     if HOOKS.get(encoder) is not None or getattr(body.config, "is_decoder", False):
@@ -220,7 +220,7 @@ def attach_packing(body: nn.Module, attentions: list[nn.Module], parts: EncoderP
 
 
 def detach_packing(body: nn.Module, attentions: list[nn.Module], parts: EncoderPaths) -> None:
-    """Let them be transformers' own again."""
+    """Undo :func:`attach_packing`."""
     detach_interface(body, attentions)
     encoder: Any = body.get_submodule(parts.encoder)
     hooks = HOOKS.pop(encoder)

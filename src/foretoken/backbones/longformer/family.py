@@ -16,7 +16,7 @@ from foretoken.backbones.module_value import Keywords
 
 
 def extend_longformer(kwargs: Keywords, prefix_mask: Tensor) -> Keywords:
-    """Make the prefix global tokens; LongformerModel needs both masks then."""
+    """Mark the prefix as global tokens, for which LongformerModel needs both masks."""
     kwargs = extend_text_mask(kwargs, prefix_mask)
     text_global = kwargs.get("global_attention_mask")
     if text_global is None:
@@ -27,7 +27,7 @@ def extend_longformer(kwargs: Keywords, prefix_mask: Tensor) -> Keywords:
 
 
 def attach_longformer(body: nn.Module, attentions: list[nn.Module]) -> None:
-    """Let the attention modules and the encoder be of our classes: the same objects, names and weights."""
+    """Give the attention modules and the encoder our classes: the same objects, names and weights."""
     make_one_row()
     global_tokens = GlobalTokens()
     for attention in attentions:
@@ -37,7 +37,7 @@ def attach_longformer(body: nn.Module, attentions: list[nn.Module]) -> None:
 
 
 def detach_longformer(body: nn.Module, attentions: list[nn.Module]) -> None:
-    """Let them be transformers' own again."""
+    """Undo :func:`attach_longformer`."""
     for attention in attentions:
         del attention.global_tokens
         attention.__class__ = LongformerSelfAttention

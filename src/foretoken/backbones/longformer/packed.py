@@ -39,8 +39,8 @@ from foretoken.backbones.packing import (
 class PackingEncoder(LongformerEncoder):
     """Longformer's encoder, which packs its batch: the same parameters, outputs and calling convention.
 
-    States of padding come out as zeros. Of the last layer, only the states that a head reads are computed where the
-    head is known to read one.
+    States of padding are zeros. The last layer computes only the first token of each document where the head is known
+    to read no other.
     """
 
     def forward(
@@ -77,10 +77,10 @@ class PackingEncoder(LongformerEncoder):
             states = batch.unpack(hidden)
             recorded = [state[:, : state.shape[1] - padding_len] for state in (*recorded, states)]
             states = recorded[-1]
-        found = tuple(recorded) if output_hidden_states else None
+        hidden_layers = tuple(recorded) if output_hidden_states else None
         if not return_dict:
-            return (states, found) if output_hidden_states else (states,)
-        return LongformerBaseModelOutput(last_hidden_state=states, hidden_states=found)
+            return (states, hidden_layers) if output_hidden_states else (states,)
+        return LongformerBaseModelOutput(last_hidden_state=states, hidden_states=hidden_layers)
 
     def attentions(self) -> list[WindowedSelfAttention]:
         """Return the layers' self-attentions."""
@@ -88,7 +88,7 @@ class PackingEncoder(LongformerEncoder):
         return [layer.attention.self for layer in layers]
 
     def for_last_layer(self, batch: PackedBatch, attention: WindowedSelfAttention) -> PackedBatch:
-        """Return the batch with what is wanted of the last layer's states: those that the head reads."""
+        """Return the batch with the tokens whose states the head reads as ``wanted``."""
         inputs = HEAD_INPUTS.get(self)
         if inputs is None or not inputs.first_token_only or is_watched(self.layer[-1]):
             return batch
@@ -99,7 +99,7 @@ class PackingEncoder(LongformerEncoder):
 
 
 class PackingLongformerLayer(LongformerLayer):
-    """Longformer's layer, which computes the states of a few tokens alone where the packed batch says so."""
+    """Longformer's layer, which computes the states of only a few tokens where the packed batch says so."""
 
     def forward(
         self, hidden_states: Tensor, attention_mask: Tensor | PackedBatch | None = None, *args: Any, **kwargs: Any
@@ -115,13 +115,15 @@ class PackingLongformerLayer(LongformerLayer):
         return (self.fed_forward(self.attention.output(attended, states)),)
 
     def fed_forward(self, attended: Tensor) -> Tensor:
-        """(1, S, D) -> (1, S, D), in chunks where the config says so; S need be no multiple of the chunk."""
+        """(1, S, D) -> (1, S, D), in chunks if the config says so; S need not be a multiple of their size."""
         parts = attended.split(self.chunk_size_feed_forward or attended.shape[1] or 1, dim=1)
-        return torch.cat([self.ff_chunk(part) for part in parts], dim=1) if len(parts) > 1 else self.ff_chunk(attended)
+        return (
+            torch.cat([self.ff_chunk(chunk) for chunk in parts], dim=1) if len(parts) > 1 else self.ff_chunk(attended)
+        )
 
 
 def packs_natively(attention: WindowedSelfAttention, facts: PassFacts) -> bool:
-    """Tell whether an engine computes this attention packed; otherwise it is padded for the while."""
+    """Tell whether an engine computes this attention packed; otherwise it is computed padded."""
     if facts.needs_keys or facts.needs_documents:
         return False
     dropout = attention.dropout if attention.training else 0.0
@@ -129,30 +131,30 @@ def packs_natively(attention: WindowedSelfAttention, facts: PassFacts) -> bool:
 
 
 class ZeroGradients(torch.autograd.Function):
-    """Hand a tensor on, and give trained parameters that did nothing for it a gradient of zero instead of none."""
+    """The identity, which gives trained parameters that were not used a gradient of zero instead of none."""
 
     @staticmethod
     def forward(ctx: Any, x: Tensor, *parameters: Tensor) -> Tensor:
-        """Hand x on."""
+        """Return x."""
         ctx.save_for_backward(*parameters)
         return x.view_as(x)
 
     @staticmethod
     @once_differentiable
     def backward(ctx: Any, grad: Tensor) -> tuple[Tensor, ...]:
-        """Hand its gradient on."""
+        """Return the gradient of x, and zeros."""
         return grad, *(torch.zeros_like(parameter) for parameter in ctx.saved_tensors)
 
 
 @dataclass(frozen=True)
 class DocumentQueries:
-    """Queries of one document that attend to all, or some, of its tokens.
+    """Queries of one document that attend to all or some of its tokens.
 
     Attributes:
-        number: the document's.
+        number: the number of the document.
         queries: (G, D) hidden states.
         hidden: (1, M_i, D) each: the hidden states that they attend to.
-        mask: (1, M) bool, True for what is seen; None: all.
+        mask: (1, M) bool, True for keys that are seen; None: all keys.
     """
 
     number: int
@@ -164,21 +166,21 @@ class DocumentQueries:
 class PackedAttention:
     """The self-attention of one layer over a run of documents.
 
-    The text's tokens see their windows, the prefix and the global tokens, all documents at once: the engine knows where
-    one ends. Prefix and global tokens see all of their document, each document in a call of its own: they are few, and
-    the documents' lengths differ.
+    The text's tokens see their windows, the prefix and the global tokens; one call computes all documents, as the
+    engine knows where each ends. Prefix and global tokens see their whole document, in one call per document: they are
+    few, and the documents' lengths differ.
     """
 
     def __init__(self, attention: WindowedSelfAttention, batch: PackedBatch) -> None:
         adapter = ADAPTER.get(attention)
         self.attention = attention
         self.facts = NO_ADAPTER if adapter is None else adapter.facts
-        # side by side with a trained prefix, even a frozen text comes as something that depends on it
+        # concatenated with a trained prefix, even a frozen text requires gradients
         self.detaches = adapter is not None and adapter.text_is_frozen
         self.batch = batch.with_prefix(self.facts.prefix_length)
 
     def __call__(self, hidden_states: Tensor) -> Tensor:
-        """(1, S, D) -> (1, S, D), or (1, B, D) of the tokens that are wanted."""
+        """(1, S, D) -> (1, S, D), or (1, B, D) of the wanted tokens."""
         if not packs_natively(self.attention, self.facts):
             return self.padded(hidden_states)
         prefix, text = self.batch.split(hidden_states)  # (B, P, D) and (1, T, D)
@@ -191,7 +193,7 @@ class PackedAttention:
         return out
 
     def padded(self, hidden_states: Tensor) -> Tensor:
-        """Compute it with padding, and pack the result."""
+        """Compute attention with padding, and pack the result."""
         batch, adapter = self.batch, ADAPTER.get(self.attention)
         spread = batch.unpack(hidden_states)
         masked, is_global = batch.masks()
@@ -201,7 +203,7 @@ class PackedAttention:
         return batch.pack(out)
 
     def of_all(self, prefix: Tensor, text: Tensor) -> tuple[Tensor, Tensor | None]:
-        """Return the attention of the prefix and all tokens (1, S, D), and what is for after W_o."""
+        """Return the attention of the prefix and all tokens (1, S, D), and a vector to add after W_o or None."""
         attention, batch = self.attention, self.batch
         pair = None
         if batch.prefix_length:  # every token's keys, beside its window's: (B, H, P, K) each
@@ -212,20 +214,22 @@ class PackedAttention:
         if not batch.prefix_length and not len(global_index):
             return out, after
         queries = [self.global_queries(number, prefix, text) for number in range(batch.size)]
-        found, extra = self.attended(queries, is_global=True)
-        return self.placed(out, found, global_index), None if after is None else self.placed(after, extra, global_index)
+        global_out, extra = self.attended(queries, is_global=True)
+        return self.placed(out, global_out, global_index), None if after is None else self.placed(
+            after, extra, global_index
+        )
 
-    def placed(self, text: Tensor, found: list[Tensor], global_index: Tensor) -> Tensor:
-        """Put what prefix and global tokens get, (P + G, D) of each document, to where they stand: (1, S, D)."""
+    def placed(self, text: Tensor, document_states: list[Tensor], global_index: Tensor) -> Tensor:
+        """Insert the states of prefix and global tokens, (P + G, D) of each document, into the run: (1, S, D)."""
         length = self.batch.prefix_length
-        prefix = torch.stack([states[:length] for states in found])
+        prefix = torch.stack([states[:length] for states in document_states])
         if len(global_index):
-            states = torch.cat([states[length:] for states in found])
+            states = torch.cat([states[length:] for states in document_states])
             text = text.index_copy(1, global_index, states[None].to(text.dtype))
         return self.batch.join(prefix.to(text.dtype), text)
 
     def of_wanted(self, prefix: Tensor, text: Tensor, wanted: Tensor) -> tuple[Tensor, Tensor | None]:
-        """Return the attention of one token of each document (1, B, D), and what is for after W_o."""
+        """Return the attention of one token of each document (1, B, D), and a vector to add after W_o or None."""
         documents = list(enumerate(self.batch.documents))
         out: list[Any] = [None] * len(documents)
         after: list[Any] = [None] * len(documents)
@@ -241,25 +245,25 @@ class PackedAttention:
         return states, None if after[0] is None else torch.cat(after)[None]
 
     def trained(self) -> list[nn.Parameter]:
-        """Return the trained parameters of the projections that all tokens would take part in."""
+        """Return the trained parameters of the projections that the attention of all tokens would use."""
         attention, documents = self.attention, self.batch.documents
-        parts = [attention.query, attention.key, attention.value]
+        projections = [attention.query, attention.key, attention.value]
         if self.batch.prefix_length or any(len(document.global_index) for document in documents):
-            parts += [attention.query_global, attention.key_global, attention.value_global]
-        return [parameter for part in parts for parameter in part.parameters() if parameter.requires_grad]
+            projections += [attention.query_global, attention.key_global, attention.value_global]
+        return [parameter for project in projections for parameter in project.parameters() if parameter.requires_grad]
 
     def global_queries(self, number: int, prefix: Tensor, text: Tensor) -> DocumentQueries:
-        """Return the queries of a document's prefix and global tokens, which see all of it."""
+        """Return the queries of a document's prefix and global tokens, which see the whole document."""
         document = self.batch.documents[number]
         queries = torch.cat([prefix[number], text[0].index_select(0, document.global_index)])
         return DocumentQueries(number, queries, *self.whole(number, prefix, text))
 
     def global_first_query(self, number: int, prefix: Tensor, text: Tensor, wanted: Tensor) -> DocumentQueries:
-        """Return the query of a document's first token where it is global."""
+        """Return the query of a document's first token if it is global."""
         return DocumentQueries(number, text[0].index_select(0, wanted), *self.whole(number, prefix, text))
 
     def local_first_query(self, number: int, prefix: Tensor, text: Tensor, wanted: Tensor) -> DocumentQueries:
-        """Return the query of a document's first token where it sees its window, the prefix and the global tokens."""
+        """Return the query of a document's first token if it sees its window, the prefix and the global tokens."""
         document = self.batch.documents[number]
         stop = min(document.stop, document.start + self.attention.one_sided_attn_window_size + 1)
         beyond = document.global_index[document.global_index >= stop]
@@ -270,21 +274,21 @@ class PackedAttention:
         return DocumentQueries(number, query, *self.with_prefix(number, prefix, parts, mask))
 
     def whole(self, number: int, prefix: Tensor, text: Tensor) -> tuple[tuple[Tensor, ...], Tensor | None]:
-        """Return all hidden states of a document and which of them are seen."""
+        """Return all hidden states of a document, and the mask of those that are seen."""
         document = self.batch.documents[number]
         return self.with_prefix(number, prefix, (text[:, document.start : document.stop],), document.masked)
 
     def with_prefix(
         self, number: int, prefix: Tensor, parts: tuple[Tensor, ...], masked: Tensor | None
     ) -> tuple[tuple[Tensor, ...], Tensor | None]:
-        """Put a document's prefix before some of its hidden states, and turn (M,) ``masked`` into what is seen."""
+        """Return some hidden states of a document with its prefix before them, and the mask of those that are seen."""
         hidden = (prefix[number : number + 1], *parts) if self.batch.prefix_length else parts
         if masked is None:
             return hidden, None
         return hidden, torch.cat([masked.new_ones(self.batch.prefix_length), ~masked])[None]
 
     def attended(self, documents: list[DocumentQueries], *, is_global: bool) -> tuple[list[Tensor], list[Any]]:
-        """Return what each document's queries get (G, D), and its vector (G, D) for after W_o or None."""
+        """Return the attention (G, D) of each document's queries, and a (G, D) vector to add after W_o or None."""
         attention, facts = self.attention, self.facts
         if not documents:
             return [], []
@@ -293,17 +297,17 @@ class PackedAttention:
         sizes = [document.queries.shape[0] for document in documents]
         queries = torch.cat([document.queries for document in documents])  # (G of all, D)
         parts = attention.heads(query(queries[None])).split(sizes, dim=2)  # (1, H, G, K) each
-        # LoRA and biases are the same in all documents, unless each has an adapter of its own
+        # LoRA and biases are the same in all documents, unless documents have adapters of their own
         maps = attention.linear_maps(facts, (key, value)) if facts.is_uniform else None
         are_few = [pays(size, attention.num_heads, queries.shape[1]) for size in sizes]
         out, after = [], []
-        for part, document, is_few in zip(parts, documents, are_few, strict=True):
+        for document_query, document, is_few in zip(parts, documents, are_few, strict=True):
             with nullcontext() if facts.is_uniform else one_document(ADAPTER.get(attention), document.number):
-                own = facts if facts.is_uniform else facts_of(attention)
-                maps = maps if facts.is_uniform else attention.linear_maps(own, (key, value))
+                document_facts = facts if facts.is_uniform else facts_of(attention)
+                maps = maps if facts.is_uniform else attention.linear_maps(document_facts, (key, value))
                 used = maps if is_few else None
                 states, extra = attention.attended_all(
-                    own, part, document.hidden, document.mask, projections=(key, value), maps=used
+                    document_facts, document_query, document.hidden, document.mask, projections=(key, value), maps=used
                 )
             out.append(states[0])
             after.append(None if extra is None else extra[0])
@@ -323,14 +327,14 @@ class PackingSelfAttention(WindowedSelfAttention):
 
 
 def attach_encoder(encoder: nn.Module) -> None:
-    """Let Longformer's encoder and its layers be of our classes: the same objects, names and weights."""
+    """Give Longformer's encoder and its layers our classes: the same objects, names and weights."""
     encoder.__class__ = PackingEncoder
     for layer in encoder.layer:  # type: ignore[union-attr]
         layer.__class__ = PackingLongformerLayer
 
 
 def detach_encoder(encoder: nn.Module) -> None:
-    """Let them be transformers' own again."""
+    """Undo :func:`attach_encoder`."""
     encoder.__class__ = LongformerEncoder
     for layer in encoder.layer:  # type: ignore[union-attr]
         layer.__class__ = LongformerLayer

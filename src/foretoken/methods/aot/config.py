@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping
 from copy import copy
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, ClassVar, Literal, TypeAlias, get_args
 
@@ -20,6 +20,7 @@ from foretoken.methods.base import ForetokenConfig
 from foretoken.methods.dimensions import Dimensions
 from foretoken.methods.require import require_choice, require_fraction, require_int
 from foretoken.methods.sites import Sites
+from foretoken.options import option
 
 Variant: TypeAlias = Literal["fc", "kronecker"]
 Activation: TypeAlias = Literal["gelu", "relu", "tanh"]
@@ -54,21 +55,14 @@ class AoTPTuningConfig(ForetokenConfig):
     foretoken.errors.ConfigError: variant is 'kroneker' (did you mean 'kronecker'?); expected fc or kronecker
     """
 
-    variant: Variant = field(
-        default="fc", metadata={"help": "a network on the frozen embeddings (fc), or a Kronecker product"}
+    variant: Variant = option("a network on the frozen embeddings (fc), or a Kronecker product", "fc")
+    rank: int | None = option("rank of the reparametrisation (default: 64 for fc, 10 for kronecker)", None)
+    activation: Activation = option("non-linearity of fc", "gelu")
+    factors: list[int] | None = option(
+        "rows a and b of kronecker's factors, a · b >= vocabulary (default: near its square root)", None
     )
-    rank: int | None = field(
-        default=None, metadata={"help": "rank of the reparametrisation (default: 64 for fc, 10 for kronecker)"}
-    )
-    activation: Activation = field(default="gelu", metadata={"help": "non-linearity of fc"})
-    factors: list[int] | None = field(
-        default=None,
-        metadata={"help": "rows a and b of kronecker's factors, a · b >= vocabulary (default: near its square root)"},
-    )
-    dropout: float = field(default=0.0, metadata={"help": "dropout on what is added, in training"})
-    fused_table: str | None = field(
-        default=None, metadata={"help": "file with the table, once it is fused (filled in)", "internal": True}
-    )
+    dropout: float = option("dropout on what is added, in training", 0.0)
+    fused_table: str | None = option("file with the table, once it is fused (filled in)", None, internal=True)
 
     method_type: ClassVar[str] = "FORETOKEN_AOT_P_TUNING"
     training_options: ClassVar[tuple[str, ...]] = (*ForetokenConfig.training_options, "fused_table")
@@ -78,7 +72,7 @@ class AoTPTuningConfig(ForetokenConfig):
         require_choice("variant", self.variant, get_args(Variant))
         require_choice("activation", self.activation, get_args(Activation))
         if self.rank is None:
-            self.rank = RANKS[self.variant]  # held, so that a saved adapter does not depend on tomorrow's default
+            self.rank = RANKS[self.variant]  # saved with the adapter, which then does not depend on a later default
         require_int("rank", self.rank, minimum=1)
         require_fraction("dropout", self.dropout)
         if self.variant == "fc" and self.factors is not None:
@@ -93,8 +87,8 @@ class AoTPTuningConfig(ForetokenConfig):
 
         Raises:
             BackboneError: fc, and the model has no embeddings to read.
-            ConfigError: ``factors`` that do not reach the vocabulary.
-            AdapterError: a fused table that is missing, damaged or another model's.
+            ConfigError: ``factors`` whose product is smaller than the vocabulary.
+            AdapterError: a fused table that is missing, damaged or of another model.
         """
         layers = range(dimensions.num_layers)
         if self.fused_table is not None:
@@ -121,7 +115,7 @@ class AoTPTuningConfig(ForetokenConfig):
         return Kronecker(factors, dimensions.hidden_size, rank=int(self.rank or 0))
 
     def factors_for(self, vocab_size: int) -> tuple[int, int]:
-        """Return a and b, the given ones or the smallest near the square root of V.
+        """Return a and b: ``factors``, or the smallest numbers near the square root of V.
 
         >>> AoTPTuningConfig(variant="kronecker").factors_for(50265)
         (225, 224)
@@ -166,7 +160,7 @@ class AoTPTuningConfig(ForetokenConfig):
     def fused(
         self, sites: Sites, dimensions: Dimensions, *, folder: Path | None, dtype: torch.dtype
     ) -> tuple[ForetokenConfig, Sites] | None:
-        """Write T into a file in ``folder``, and look rows up there from now on.
+        """Write T into a file in ``folder``, and look up its rows there from now on.
 
         Raises:
             AdapterError: no folder was given.
@@ -194,23 +188,23 @@ def checked_factors(factors: object) -> list[int]:
 
 
 def readable(dimensions: Dimensions) -> nn.Embedding:
-    """Return the embeddings if their rows can be read as they are.
+    """Return the embeddings if they are readable as floating-point numbers.
 
     Raises:
-        BackboneError: there are none, or they are held as quantised numbers.
+        BackboneError: there are no embeddings, or they are quantised.
     """
     embedding = dimensions.embedding
     if embedding is None or not embedding.weight.is_floating_point():
-        problem = "none that it can read" if embedding is None else f"them quantised as {embedding.weight.dtype}"
+        problem = "has none that it can read" if embedding is None else f"quantises them as {embedding.weight.dtype}"
         raise BackboneError(
-            f"variant='fc' reads the frozen token embeddings, and this {dimensions.model_type} model has {problem}; "
+            f"variant='fc' reads the frozen token embeddings, and this {dimensions.model_type} model {problem}; "
             "choose variant='kronecker'"
         )
     return embedding
 
 
 def table_shape(dimensions: Dimensions) -> tuple[int, int, int]:
-    """Return the (L, V, D) of all layers' T."""
+    """Return the shape (L, V, D) of T for all layers."""
     return dimensions.num_layers, dimensions.vocab_size, dimensions.hidden_size
 
 
@@ -224,19 +218,19 @@ def write_fused_table(
     dtype: torch.dtype = torch.float16,
     rows_per_chunk: int = 4096,
 ) -> AoTPTuningConfig:
-    """Write T of all layers into ``folder`` and return the config that serves it from there.
+    """Write T of all layers into ``folder`` and return the config of an adapter with this table.
 
     Args:
-        config: the adapter's.
-        dimensions: of the backbone that carries it.
-        entries: the adapter's modules by layer, as its config has built them.
+        config: the adapter's config.
+        dimensions: the numbers of its backbone.
+        entries: the adapter's modules by layer, built by its config.
         folder: the adapter's future folder.
         dtype: float32, float16 or bfloat16; the file takes L V D times its size.
-        rows_per_chunk: how many rows are in memory at a time.
+        rows_per_chunk: the number of rows in memory at a time.
 
     Raises:
         ConfigError: another dtype.
-        AdapterError: values that the dtype cannot hold.
+        AdapterError: values that the dtype cannot represent.
         SaveError: the file cannot be written.
     """
     path = Path(folder) / FILE_NAME

@@ -1,4 +1,4 @@
-"""The modules of ahead-of-time P-tuning: what yields rows of T, and the entry that adds them to the text.
+"""The modules of ahead-of-time P-tuning: those that compute rows of T, and the entry that adds them to the text.
 
 Shapes: B batch, N text tokens, U distinct tokens of the batch, V vocabulary, D model width, R rank; T is (V, D).
 """
@@ -21,7 +21,7 @@ REMEMBERED = 4  # batches in flight, e.g. of threads that serve one model
 
 
 class Known(NamedTuple):
-    """Tokens that were seen, and what was found for them."""
+    """The tokens of an earlier batch, and their distinct tokens."""
 
     token_ids: Tensor
     version: int | None
@@ -29,7 +29,7 @@ class Known(NamedTuple):
     found: tuple[Tensor, Tensor]
 
     def is_of(self, token_ids: Tensor) -> bool:
-        """Tell whether these are the same tokens: the same tensor, not written to since, or one with equal numbers."""
+        """Tell whether these are the same tokens: the same unmodified tensor, or one with equal numbers."""
         if token_ids is self.token_ids and self.version is not None and self.version == version(token_ids):
             return True
         content = self.content
@@ -42,14 +42,14 @@ class TokensOfBatch:
     """The distinct tokens of a batch, found once for all layers of an adapter.
 
     Args:
-        limit: how many tokens the adapter knows; None for all.
-        device: where the distinct tokens are wanted; default: where the tokens are.
+        limit: the number of tokens that the adapter knows; None: all.
+        device: the device for the distinct tokens; default: that of the tokens.
     """
 
     def __init__(self, limit: int | None, *, device: str | None = None) -> None:
         self.limit = limit
         self.device = device
-        self._known: tuple[Known, ...] = ()  # replaced as a whole: threads see one state or the other
+        self._known: tuple[Known, ...] = ()  # replaced as a whole, so that threads see a consistent state
 
     def __reduce__(self) -> tuple[object, ...]:  # copies and pickles leave out the batches
         return partial(type(self), device=self.device), (self.limit,)
@@ -60,12 +60,12 @@ class TokensOfBatch:
         Raises:
             AdapterError: an id that the adapter has no vector for.
         """
-        if torch.compiler.is_compiling():  # the number of distinct tokens is no shape that a graph could know
+        if torch.compiler.is_compiling():  # a graph's shapes cannot depend on the number of distinct tokens
             return each_token(token_ids)
         for known in self._known:
             if known.is_of(token_ids):
                 return known.found
-        with torch.inference_mode(False):  # what inference mode makes could not be used in training later
+        with torch.inference_mode(False):  # tensors made in inference mode cannot be used in training
             known = Known(token_ids, version(token_ids), token_ids.clone(), self.split(token_ids))
         self._known = (known, *self._known[: REMEMBERED - 1])
         return known.found
@@ -88,12 +88,12 @@ def each_token(token_ids: Tensor) -> tuple[Tensor, Tensor]:
 
 
 def version(token_ids: Tensor) -> int | None:
-    """Return how often a tensor was written to, None in inference mode, where nobody counts."""
+    """Return how often a tensor was written to; None in inference mode, where PyTorch does not count."""
     return None if token_ids.is_inference() else token_ids._version
 
 
 class TokenEntry(LayerEntry):
-    """One layer's entry: to each token is added the row of T that belongs to it."""
+    """One layer's entry: adds to each token its row of T."""
 
     def __init__(self, shift: FullyConnected | Kronecker | Fused, batch: TokensOfBatch, *, dropout: float) -> None:
         super().__init__()
@@ -105,24 +105,22 @@ class TokenEntry(LayerEntry):
         """(B, N, D) -> ``text + T[token_ids]`` (eq. 5).
 
         Raises:
-            AdapterError: the model was given embeddings instead of tokens, or a token that T has no row for.
+            AdapterError: the model was given embeddings instead of tokens, or a token without a row in T.
         """
         if token_ids is None:
             raise AdapterError(
-                "ahead-of-time P-tuning looks up what it adds by token, and the model was given inputs_embeds; "
+                "ahead-of-time P-tuning looks up a vector for each token, and the model was given inputs_embeds; "
                 "give it input_ids"
             )
         # reference.aot_p_tuning: H + T[x], with the rows of T that the batch needs
         distinct, places = each_token(token_ids) if self.one_document else self.batch(token_ids)
-        rows = moved(self.shift(distinct), text.device).to(
-            text.dtype
-        )  # fewer rows than tokens: converted before spread
+        rows = moved(self.shift(distinct), text.device).to(text.dtype)  # converted here, as there are fewer than tokens
         spread = self.dropout(nn.functional.embedding(places.to(text.device), rows))
-        return spread.add_(text)  # nobody else's memory: a fresh tensor of this size costs as much as the lookup
+        return spread.add_(text)  # in place: another tensor of this size costs as much as the lookup
 
 
 def moved(rows: Tensor, device: torch.device) -> Tensor:
-    """Return rows on a device; from the CPU to a GPU through pinned memory, so that nobody waits for the copy."""
+    """Return rows on a device; from the CPU to a GPU through pinned memory, so that the copy does not block."""
     if device.type != "cuda" or rows.device.type != "cpu" or torch.compiler.is_compiling():
         return rows.to(device)
     return rows.pin_memory().to(device, non_blocking=True)
@@ -131,7 +129,7 @@ def moved(rows: Tensor, device: torch.device) -> Tensor:
 class FullyConnected(nn.Module):
     """T = f(E W1 + b1) W2 + b2 (eq. 7): E (V, E), W1 (E, R), W2 (R, D). At the start W2, b1 and b2 are zero.
 
-    ``unknown`` tokens have no frozen embedding: their rows of E are zero, whatever stands there.
+    ``unknown`` tokens have no frozen embedding: their rows of E count as zero.
     """
 
     def __init__(
@@ -158,7 +156,7 @@ class FullyConnected(nn.Module):
         Raises:
             AdapterError: the embeddings are not in memory.
         """
-        frozen = self._embedding[0].weight.detach()  # the weight alone: calling the module would run its hooks
+        frozen = self._embedding[0].weight.detach()  # only the weight, as calling the module would run its hooks
         if frozen.is_meta and not distinct.is_meta:
             raise AdapterError(
                 "variant='fc' reads the frozen token embeddings, and the device map has offloaded them; "
@@ -194,7 +192,7 @@ class Kronecker(nn.Module):
 
 
 class Fused(nn.Module):
-    """One layer of a table that was fused: nothing to train, rows come from the file."""
+    """One layer of a fused table, without parameters: its rows come from the file."""
 
     def __init__(self, table: FusedTable, layer: int) -> None:
         super().__init__()

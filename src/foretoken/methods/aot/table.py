@@ -1,7 +1,7 @@
 """The fused table of ahead-of-time P-tuning: one (L, V, D) tensor in a file that is mapped into memory.
 
-The file is an ordinary safetensors file. It is written a few rows at a time and read a few rows at a time, so that
-neither needs room for the whole table. Shapes: L layers, V vocabulary, D model width, U rows asked for.
+The file is an ordinary safetensors file. It is written and read a few rows at a time, so that neither needs memory for
+the whole table. Shapes: L layers, V vocabulary, D model width, U requested rows.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ Shape = tuple[int, int, int]
 
 
 class FusedTable:
-    """Rows of a (L, V, D) table on disk; the pages of the rows asked for are all that memory holds.
+    """Rows of a (L, V, D) table on disk; memory holds only the pages of the requested rows.
 
     Raises:
         AdapterError: the file is missing, damaged, cut short, or of another shape.
@@ -50,7 +50,7 @@ class FusedTable:
             )
 
     def __reduce__(self) -> tuple[object, ...]:
-        # copies and other processes map the same file: a pickled or copied tensor would be the whole table in memory
+        # copies and other processes map the same file: pickling or copying the tensor would load the whole table
         return type(self), (self.path, self.shape)
 
     def rows(self, layer: int, token_ids: Tensor) -> Tensor:
@@ -82,11 +82,11 @@ def write_table(
     dtype: torch.dtype,
     rows_per_chunk: int = 4096,
 ) -> None:
-    """Write ``rows(layer, ids)`` (U, D) for every layer and token to ``path``, whole or not at all.
+    """Write ``rows(layer, ids)`` (U, D) for every layer and token to ``path``, completely or not at all.
 
     Raises:
-        ConfigError: a type that tables are not held in.
-        AdapterError: values that are not finite, in the table or in the type asked for.
+        ConfigError: an unsupported type.
+        AdapterError: values that are not finite, in the table or in the type.
         SaveError: the file cannot be written.
 
     >>> file = getfixture("tmp_path") / "table.safetensors"
@@ -112,7 +112,7 @@ def chunks(shape: Shape, size: int) -> Iterator[tuple[int, Tensor]]:
 
 
 def header(shape: Shape, dtype: torch.dtype) -> bytes:
-    """Return what a safetensors file of one tensor begins with, padded so that the tensor is aligned."""
+    """Return the header of a safetensors file with one tensor, padded so that the tensor is aligned."""
     size = shape[0] * shape[1] * shape[2] * dtype.itemsize
     entry = {"dtype": DTYPES[dtype], "shape": shape, "data_offsets": [0, size]}
     text = json.dumps({"__metadata__": {"format": "pt"}, TENSOR: entry}).encode()
@@ -121,13 +121,11 @@ def header(shape: Shape, dtype: torch.dtype) -> bytes:
 
 
 def as_bytes(values: Tensor, layer: int, dtype: torch.dtype) -> memoryview:
-    """Return (U, D) values as they stand in the file."""
+    """Return (U, D) values as the bytes of the file."""
     stored = values.detach().to(device="cpu", dtype=dtype).contiguous()
     if not stored.isfinite().all():
-        held = values.isfinite().all()
-        problem = (
-            f"{dtype} cannot hold; fuse as torch.bfloat16 or torch.float32" if held else "are not finite; train anew"
-        )
+        too_large = f"{dtype} cannot hold; fuse as torch.bfloat16 or torch.float32"
+        problem = too_large if values.isfinite().all() else "are not finite; train it again"
         raise AdapterError(f"the table of layer {layer} has values that {problem}")
     return stored.view(torch.uint8).flatten().numpy().data
 
@@ -135,7 +133,7 @@ def as_bytes(values: Tensor, layer: int, dtype: torch.dtype) -> memoryview:
 def find_table(name: str, source: PathLike, *, subfolder: str | None = None, **options: Any) -> str:
     """Return the path of the table that an adapter's config names, in its folder or its repository on the hub.
 
-    Of the options, those of ``hf_hub_download`` (``revision``, ``token``...) are handed to it.
+    The options of ``hf_hub_download`` (``revision``, ``token``...) are passed on to it.
 
     Raises:
         AdapterError: the name is no plain file name, or the repository has no such file.
@@ -151,12 +149,12 @@ def find_table(name: str, source: PathLike, *, subfolder: str | None = None, **o
     except (OSError, HFValidationError) as error:
         reason = " ".join(str(error).split())
         raise AdapterError(
-            f"the fused table {name} of {source} cannot be had ({reason}); it must lie beside the adapter's config"
+            f"the fused table {name} of {source} cannot be loaded ({reason}); it belongs beside the adapter's config"
         ) from error
 
 
 def copy_table(path: PathLike, folder: PathLike) -> str:
-    """Put a copy of a table into ``folder`` under its own name, and return the name.
+    """Copy a table into ``folder`` under its own name, and return the name.
 
     Raises:
         SaveError: it cannot be written.

@@ -1,1 +1,1 @@
-"""Low-rank updates of projections: the edit itself, and LoRA of queries and values where one map yields both."""
+"""Low-rank updates of projections, and LoRA of queries and values, also where one map yields both."""

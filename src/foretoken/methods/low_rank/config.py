@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import ClassVar
 
 from foretoken.methods.base import ForetokenConfig
@@ -10,15 +10,16 @@ from foretoken.methods.dimensions import AttentionShape, Dimensions, Place
 from foretoken.methods.low_rank.update import LowRankUpdate, QueryValueUpdate
 from foretoken.methods.require import require_fraction, require_int, require_positive
 from foretoken.methods.sites import OutputEdit, Sites
+from foretoken.options import option
 
 
 @dataclass
 class QueryValueLoraConfig(ForetokenConfig):
     """LoRA of every query and value projection, each with matrices of its own: ``W x + (alpha / r) B A x``.
 
-    Hu et al. 2021 adapt W_q and W_v. In GPT-2 and ModernBERT one map yields queries, keys and values; the LoRA of peft
-    adapts it whole, with one A for the three, while this one leaves the keys alone. B starts at zero: training
-    starts at the frozen model. 4 L r D parameters where heads share no keys.
+    Hu et al. 2021 adapt W_q and W_v. In GPT-2 and ModernBERT one map yields queries, keys and values; LoRA of peft
+    adapts the whole map, with one A for the three, while this method does not adapt the keys. B starts at zero:
+    training starts at the frozen model. 4 L r D parameters where heads share no keys.
 
     Args:
         r: rank of each update.
@@ -32,11 +33,9 @@ class QueryValueLoraConfig(ForetokenConfig):
     'FORETOKEN_QUERY_VALUE_LORA'
     """
 
-    r: int = field(default=8, metadata={"help": "rank of each update"})
-    lora_alpha: float | None = field(
-        default=None, metadata={"help": "the updates are scaled by lora_alpha / r (default: r)"}
-    )
-    lora_dropout: float = field(default=0.0, metadata={"help": "dropout on the input of the updates in training"})
+    r: int = option("rank of each update", 8)
+    lora_alpha: float | None = option("the updates are scaled by lora_alpha / r (default: r)", None)
+    lora_dropout: float = option("dropout on the input of the updates in training", 0.0)
 
     method_type: ClassVar[str] = "FORETOKEN_QUERY_VALUE_LORA"
     usual_rate: ClassVar[float | None] = 3e-3

@@ -1,4 +1,4 @@
-"""A low-rank update of one projection, and of two parts of a projection that yields queries, keys and values."""
+"""A low-rank update of a projection, and of the queries and values of a projection that also yields keys."""
 
 from __future__ import annotations
 
@@ -21,14 +21,14 @@ class LowRankUpdate(OutputEdit):
         self.scale = scale
         nn.init.zeros_(self.up.weight)
 
-    def forward(self, output: Tensor, given: Tensor) -> Tensor:
+    def forward(self, output: Tensor, module_input: Tensor) -> Tensor:
         """(B, N, D_out) and (B, N, D_in) -> (B, N, D_out)."""
         # reference.lora: y + s B A x
-        update = linear(self.up, linear(self.down, self.dropout(given.to(output.dtype))))
+        update = linear(self.up, linear(self.down, self.dropout(module_input.to(output.dtype))))
         return output + self.scale * update.to(output.dtype)
 
     def folded(self, module: LinearMap) -> LinearMap | None:
-        """Return the map with the update beside it, but for dropout."""
+        """Return the map with the update; None with dropout."""
         if self.dropout.p and self.dropout.training:
             return None
         return module.updated(self.down.weight, self.up.weight * self.scale)
@@ -42,9 +42,11 @@ class QueryValueUpdate(OutputEdit):
         self.query = query
         self.value = value
 
-    def forward(self, output: Tensor, given: Tensor) -> Tensor:
+    def forward(self, output: Tensor, module_input: Tensor) -> Tensor:
         """(B, N, D_q + D_k + D_v) and (B, N, D) -> (B, N, D_q + D_k + D_v)."""
         # reference.query_value_lora: the parts of one output; k stays
         first, last = self.query.up.out_features, self.value.up.out_features
         key = output[..., first:-last]
-        return torch.cat([self.query(output[..., :first], given), key, self.value(output[..., -last:], given)], dim=-1)
+        return torch.cat(
+            [self.query(output[..., :first], module_input), key, self.value(output[..., -last:], module_input)], dim=-1
+        )

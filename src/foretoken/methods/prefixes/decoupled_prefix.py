@@ -1,8 +1,8 @@
-"""The decoupled prefix: trained keys and values with a softmax of their own, beside the attention to the text."""
+"""The decoupled prefix: trained keys and values with their own softmax, added to the attention to the text."""
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import ClassVar
 
 import torch
@@ -10,28 +10,29 @@ from torch import Tensor, nn
 
 from foretoken.attention import Placement, repeat_heads
 from foretoken.methods.dimensions import AttentionShape, Dimensions
-from foretoken.methods.prefixes.prefix import Prefix, PrefixConfig, ProjectedPrefix, prefixes_of_widths, write_prefix
+from foretoken.methods.prefixes.prefix import Prefix, PrefixConfig, ProjectedPrefix, make_prefixes, write_prefix
 from foretoken.methods.require import require_positive
 from foretoken.methods.sites import FrozenStates, ScoreColumns, Sites
+from foretoken.options import option
 
 
 @dataclass
 class DecoupledPrefixConfig(PrefixConfig):
-    """Decoupled prefix: per attention, P trained keys and values whose softmax is apart from the text's.
+    """Decoupled prefix: per attention, P trained keys and values with a softmax separate from the text's.
 
-    With ``p = softmax_x(q P_k,x / sqrt(K))`` over the prefix alone and ``f`` the attention of the frozen model, the
-    output is ``f + g sum_x p_x P_v,x``. The text's attention loses nothing to the prefix (compare Prefix-Tuning+,
+    With ``p = softmax_x(q P_k,x / sqrt(K))`` over only the prefix and ``f`` the attention of the frozen model, the
+    output is ``f + g sum_x p_x P_v,x``. The prefix takes no weight from the text (compare Prefix-Tuning+,
     Wang et al. 2025). Without a gate g is 1 and ``P_v`` starts at zero; with one, ``g = tanh(w)`` per head with w
     starting at zero (compare LLaMA-Adapter, Zhang et al. 2023). Either way training starts at the frozen model.
     2 L P D_kv parameters, and H per attention for the gates.
 
     Args:
         num_virtual_tokens: P. 16 take as many parameters as LoRA of rank 8 on queries and values.
-        init_std: standard deviation of what is trained, at the start; that of the keys is ``key_scale`` times it, which
-            makes their scores as unlike as those of a text.
-        gate: weigh the prefix by a gate per head that starts at zero, in place of values that start at zero.
-        key_scale: ``P_k`` is this factor times what is trained: the optimizer's steps on keys are larger by it than
-            those on values. A key acts through differences of scores alone, and its gradients are small.
+        init_std: standard deviation of the trained numbers at the start; that of the keys is ``key_scale`` times it, so
+            that their scores vary as much as those of a text.
+        gate: weight the prefix by a gate per head that starts at zero, instead of values that start at zero.
+        key_scale: ``P_k`` is this factor times the trained numbers, so that the optimizer's steps on keys are larger
+            than those on values: a key acts only through differences of scores, and its gradients are small.
 
     Raises:
         ConfigError: a value that cannot work, e.g. ``key_scale`` of 0.
@@ -44,18 +45,14 @@ class DecoupledPrefixConfig(PrefixConfig):
     foretoken.errors.ConfigError: key_scale is 0; expected a number above 0
     """
 
-    num_virtual_tokens: int = field(default=16, metadata={"help": "length of the prefix"})
-    init_std: float = field(
-        default=0.1,
-        metadata={
-            "help": "standard deviation of what is trained, at the start: `key_scale` makes keys of it",
-            "needs": {"prefix_init": ("auto", "random", "positions")},
-        },
+    num_virtual_tokens: int = option("length of the prefix", 16)
+    init_std: float = option(
+        "standard deviation of what is trained, at the start: `key_scale` makes keys of it",
+        0.1,
+        needs={"prefix_init": ("auto", "random", "positions")},
     )
-    gate: bool = field(default=False, metadata={"help": "weigh the prefix by a gate per head that starts at zero"})
-    key_scale: float = field(
-        default=10.0, metadata={"help": "factor on the trained keys: their steps are larger by it than the values'"}
-    )
+    gate: bool = option("weigh the prefix by a gate per head that starts at zero", False)
+    key_scale: float = option("factor on the trained keys: their steps are larger by it than the values'", 10.0)
 
     method_type: ClassVar[str] = "FORETOKEN_DECOUPLED_PREFIX"
     usual_rate: ClassVar[float | None] = 0.01
@@ -69,7 +66,7 @@ class DecoupledPrefixConfig(PrefixConfig):
         """Return score columns for every attention, those of a decoder to its encoder included."""
         shapes = dimensions.attentions
         widths = [2 * shape.num_key_value_heads * shape.head_dim for shape in shapes]
-        prefixes = prefixes_of_widths(self, widths=widths, hidden_size=dimensions.hidden_size)
+        prefixes = make_prefixes(self, widths=widths, hidden_size=dimensions.hidden_size)
         return Sites(
             attention={
                 index: DecoupledPrefix(prefix, self, shape)
@@ -79,7 +76,7 @@ class DecoupledPrefixConfig(PrefixConfig):
 
 
 class DecoupledPrefix(ScoreColumns):
-    """P keys and values of one attention, held as one (P, 2 H_kv K) matrix, and the gates of its heads."""
+    """P keys and values of one attention, as one (P, 2 H_kv K) matrix, and the gates of its heads."""
 
     placement = Placement.OWN
 
@@ -113,17 +110,17 @@ class DecoupledPrefix(ScoreColumns):
         return out + (added if self.gate is None else torch.tanh(self.gate).to(out.dtype) * added)
 
     def initialise_from(self, states: FrozenStates, index: int) -> None:
-        """Become the keys of a text, and with a gate its values."""
+        """Set the keys to those of a text, and with a gate the values."""
         keys, values = (states.free if self.position_free else states.attentions)[index].chunk(2, dim=-1)
         values = torch.zeros_like(values) if self.gate is None else values
         write_prefix(self.prefix, torch.cat([keys / self.key_scale, values], dim=-1))
 
 
 def zero_values(prefix: Prefix | ProjectedPrefix) -> None:
-    """Let the second half of a (P, 2 W) prefix be zero."""
+    """Set the second half of a (P, 2 W) prefix to zero."""
     with torch.no_grad():
         if isinstance(prefix, Prefix):
             prefix.weight.chunk(2, dim=-1)[1].zero_()
-            return
-        for part in (prefix.linear.weight, prefix.linear.bias):
-            part.chunk(2)[1].zero_()
+        else:
+            prefix.linear.weight.chunk(2)[1].zero_()
+            prefix.linear.bias.chunk(2)[1].zero_()

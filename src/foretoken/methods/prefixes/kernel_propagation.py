@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 from typing import ClassVar, Literal, get_args
 
 import torch
@@ -16,6 +16,7 @@ from foretoken.methods.prefixes.prefix import PrefixConfig
 from foretoken.methods.prefixes.prefix_propagation import propagated_prefixes
 from foretoken.methods.require import require_choice, require_int
 from foretoken.methods.sites import SeparatePrefix, Sites
+from foretoken.options import option
 
 Kernel = Literal["exponential", "linear", "polynomial", "rbf", "performer"]
 TextKernel = Literal["exponential", "linear", "polynomial", "rbf"]
@@ -31,15 +32,15 @@ class KernelPropagationConfig(PrefixConfig):
     ``alpha_scope="lambda"`` the two are weighted by the softmax's own lambda (eq. 5, 6): prefix-propagation itself.
 
     Args:
-        kernel: the prefix's kernel; ``performer`` is the exponential one as random features estimate it (FAVOR+).
-        text_kernel: the text's kernel; the frozen model knows ``exponential``.
-        alpha: weight of the prefix's attention, or where it starts if it is trained.
-        alpha_scope: ``fixed``; trained: one for the whole ``model``, per ``layer``, per ``head``, or a linear map of
-            each ``query``; or ``lambda``.
-        global_alpha: where a backbone attends in a window and to global tokens: attend to the global tokens of the
-            text with a kernel of its own, of this weight. None: window and global tokens share one.
+        kernel: the prefix's kernel; ``performer`` estimates the exponential one by random features (FAVOR+).
+        text_kernel: the text's kernel; the frozen model was trained with ``exponential``.
+        alpha: weight of the prefix's attention; its initial value if it is trained.
+        alpha_scope: ``fixed``; trained: one weight for the whole ``model``, per ``layer``, per ``head``, or a linear
+            map of each ``query``; or ``lambda``.
+        global_alpha: for backbones with a window and global tokens: the weight of a separate attention to the text's
+            global tokens. None: window and global tokens share one attention.
         num_random_features: R of the performer kernel.
-        random_feature_seed: seed that its features are drawn from; they are not trained, nor saved.
+        random_feature_seed: seed of the random features, which are neither trained nor saved.
 
     Raises:
         ConfigError: a value that cannot work, e.g. an unknown kernel.
@@ -52,18 +53,13 @@ class KernelPropagationConfig(PrefixConfig):
     foretoken.errors.ConfigError: kernel is 'gaussian'; expected exponential, linear, polynomial, rbf or performer
     """
 
-    kernel: Kernel = field(default="exponential", metadata={"help": "kernel of the attention to the prefix"})
-    text_kernel: TextKernel = field(default="exponential", metadata={"help": "kernel of the attention to the text"})
-    alpha: float = field(default=0.01, metadata={"help": "weight of the attention to the prefix (at the start)"})
-    alpha_scope: Scope = field(
-        default="fixed",
-        metadata={"help": "fixed, or trained per model, layer, head or query; lambda: as in the softmax"},
-    )
-    global_alpha: float | None = field(
-        default=None, metadata={"help": "weight of a separate attention to global tokens (null: not separate)"}
-    )
-    num_random_features: int = field(default=64, metadata={"help": "random features of the performer kernel"})
-    random_feature_seed: int = field(default=0, metadata={"help": "seed of the performer kernel's random features"})
+    kernel: Kernel = option("kernel of the attention to the prefix", "exponential")
+    text_kernel: TextKernel = option("kernel of the attention to the text", "exponential")
+    alpha: float = option("weight of the attention to the prefix (at the start)", 0.01)
+    alpha_scope: Scope = option("fixed, or trained per model, layer, head or query; lambda: as in the softmax", "fixed")
+    global_alpha: float | None = option("weight of a separate attention to global tokens (null: not separate)", None)
+    num_random_features: int = option("random features of the performer kernel", 64)
+    random_feature_seed: int = option("seed of the performer kernel's random features", 0)
 
     method_type: ClassVar[str] = "FORETOKEN_KERNEL_PROPAGATION"
     starts_from: ClassVar[str] = "vocabulary"
@@ -84,7 +80,7 @@ class KernelPropagationConfig(PrefixConfig):
             raise ConfigError("alpha_scope 'lambda' is defined for exponential kernels; leave the kernels as they are")
 
     def with_plain_modules(self, sites: Sites) -> ForetokenConfig:
-        """Put prefixes in the place of their network, and a number of each layer in the place of the model's."""
+        """Replace the network of the prefixes by prefixes, and the model's weight by one per layer."""
         config = super().with_plain_modules(sites)
         if self.alpha_scope != "model":
             return config
@@ -139,7 +135,7 @@ class KernelPrefix(SeparatePrefix):
         projection: Tensor | None,
     ) -> None:
         super().__init__()
-        self.projection = projection  # no buffer: it follows from the config, and a model on "meta" has it as well
+        self.projection = projection  # not a buffer: it follows from the config, also for a model on the meta device
         self.alpha = alpha
         self.kernel = kernel
         self.text_kernel = text_kernel
@@ -153,7 +149,7 @@ class KernelPrefix(SeparatePrefix):
 def make_alpha(
     config: KernelPropagationConfig, shape: AttentionShape, shared: Alpha | None, *, owner: bool
 ) -> nn.Module | None:
-    """Return the weight of one attention's prefix part; None for lambda."""
+    """Return the weight of one attention to the prefix; None for lambda."""
     match config.alpha_scope:
         case "lambda":
             return None
@@ -170,19 +166,19 @@ def make_alpha(
 
 
 class FixedAlpha(nn.Module):
-    """A number."""
+    """A weight that is not trained."""
 
     def __init__(self, value: float) -> None:
         super().__init__()
         self.value = value
 
     def forward(self, query: Tensor) -> Tensor:
-        """Return it, in the query's type."""
+        """Return the weight, in the query's type."""
         return query.new_tensor(self.value)
 
 
 class Alpha(nn.Module):
-    """A trained number, or one per head."""
+    """A trained weight, or one per head."""
 
     def __init__(self, value: float, heads: int = 1) -> None:
         super().__init__()
@@ -194,7 +190,7 @@ class Alpha(nn.Module):
 
 
 class SharedAlpha(nn.Module):
-    """Another attention's number."""
+    """The weight of another attention."""
 
     def __init__(self, owner: Alpha) -> None:
         super().__init__()
@@ -205,10 +201,10 @@ class SharedAlpha(nn.Module):
         return self._owner[0](query).to(query.device)
 
     def copied(self) -> Alpha:
-        """Return a number of its own of the same value."""
-        made = Alpha(0.0)
-        made.weight = nn.Parameter(self._owner[0].weight.detach().clone())
-        return made
+        """Return a weight of its own with the same value."""
+        copy = Alpha(0.0)
+        copy.weight = nn.Parameter(self._owner[0].weight.detach().clone())
+        return copy
 
 
 class QueryAlpha(nn.Module):

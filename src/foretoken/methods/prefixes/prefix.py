@@ -1,9 +1,9 @@
-"""What the prefix methods share: their options, and the prefix as a parameter or as a small network's output."""
+"""The prefix methods' shared options, and the prefix as a parameter or as the output of a small network."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import ClassVar, Literal, TypeAlias, get_args
 
@@ -15,6 +15,7 @@ from foretoken.methods.base import ForetokenConfig, PrefixStart
 from foretoken.methods.dimensions import Dimensions
 from foretoken.methods.require import require_choice, require_fraction, require_int, require_positive
 from foretoken.methods.sites import Sites
+from foretoken.options import option
 
 Start: TypeAlias = Literal["auto", "random", "positions", "vocabulary", "text", "adapter"]
 STARTS = ("prefix_init", "prefix_init_text", "tokenizer_name_or_path", "prefix_init_adapter")
@@ -36,61 +37,42 @@ class PrefixConfig(ForetokenConfig):
         init_std: standard deviation of the prefix at the start.
         prefix_projection: train an embedding and a two-layer network that yields the prefix, instead of the prefix.
         encoder_hidden_size: width of that network (default: the model's width).
-        position_free: in models with rotary positions, let every query meet the prefix without its rotation: the
-            prefix is as near to the last token of a long text as to the first. Default: it stands at position 0.
-        prefix_init: what the prefix is at the start: ``random``; what the frozen model computes for a ``text``, for
-            P random tokens of its ``vocabulary``, or for P random embeddings of standard deviation ``init_std`` (its
-            ``positions``: with so little in them, what its embedding layer adds to them and normalises is all there
-            is); or what another ``adapter`` of the same method has learnt. ``auto``: ``vocabulary`` where the prefix is
-            hidden states, without a network that yields them; else ``random``.
+        position_free: in models with rotary positions, score the prefix with queries that are not rotated: it is
+            equally near to all tokens of a long text. Default: it has position 0.
+        prefix_init: the initial prefix: ``random``; what the frozen model computes for a ``text``, for P random
+            tokens of its ``vocabulary``, or for P random embeddings of standard deviation ``init_std``
+            (``positions``: they are so small that the result is what its embedding layer adds and normalises); or
+            the prefix of another ``adapter`` of the same method. ``auto``: ``vocabulary`` where the prefix is hidden
+            states, without a network that yields them; else ``random``.
         prefix_init_text: that text; it is repeated, or cut, to P tokens.
         tokenizer_name_or_path: the text's tokenizer (default: the model's own).
         prefix_init_adapter: folder or hub name of that adapter; its prefix is repeated, or cut, to P.
     """
 
-    num_virtual_tokens: int = field(default=8, metadata={"help": "length of the prefix"})
-    prefix_dropout: float = field(default=0.1, metadata={"help": "dropout on the prefix in training"})
-    init_std: float = field(
-        default=0.02,
-        metadata={
-            "help": "standard deviation of the prefix at the start",
-            "needs": {"prefix_init": ("auto", "random", "positions")},
-        },
+    num_virtual_tokens: int = option("length of the prefix", 8)
+    prefix_dropout: float = option("dropout on the prefix in training", 0.1)
+    init_std: float = option(
+        "standard deviation of the prefix at the start", 0.02, needs={"prefix_init": ("auto", "random", "positions")}
     )
-    prefix_projection: bool = field(
-        default=False,
-        metadata={"help": "train a two-layer network that yields the prefix, at rate 0.0003 where none is named"},
+    prefix_projection: bool = option(
+        "train a two-layer network that yields the prefix, at rate 0.0003 where none is named", False
     )
-    encoder_hidden_size: int | None = field(
-        default=None,
-        metadata={
-            "help": "width of that network (default: the model's width)",
-            "needs": {"prefix_projection": (True,)},
-        },
+    encoder_hidden_size: int | None = option(
+        "width of that network (default: the model's width)", None, needs={"prefix_projection": (True,)}
     )
-    position_free: bool = field(
-        default=False,
-        metadata={"help": "with rotary positions: the prefix is equally near to every token", "rotary": True},
+    position_free: bool = option("with rotary positions: the prefix is equally near to every token", False, rotary=True)
+    prefix_init: Start = option(
+        "what the prefix starts from: random numbers, the positions, random tokens, a text, another adapter", "auto"
     )
-    prefix_init: Start = field(
-        default="auto",
-        metadata={
-            "help": "what the prefix starts from: random numbers, the positions, random tokens, a text, another adapter"
-        },
-    )
-    prefix_init_text: str | None = field(default=None, metadata={"help": "the text that the prefix starts from"})
-    tokenizer_name_or_path: str | None = field(
-        default=None, metadata={"help": "tokenizer of that text (default: the model's)"}
-    )
-    prefix_init_adapter: str | None = field(
-        default=None, metadata={"help": "folder or hub name of the adapter that the prefix starts from"}
-    )
+    prefix_init_text: str | None = option("the text that the prefix starts from", None)
+    tokenizer_name_or_path: str | None = option("tokenizer of that text (default: the model's)", None)
+    prefix_init_adapter: str | None = option("folder or hub name of the adapter that the prefix starts from", None)
 
     usual_rate: ClassVar[float | None] = 0.03
 
     @property
     def learning_rate(self) -> float | None:
-        """That of the method; a network that yields the prefix has its own, whatever the method."""
+        """The default learning rate of the method; that of a network that yields the prefix is the same for all."""
         return NETWORK_RATE if self.prefix_projection else self.usual_rate
 
     def validate(self) -> None:
@@ -105,13 +87,13 @@ class PrefixConfig(ForetokenConfig):
     def fused(
         self, sites: Sites, dimensions: Dimensions, *, folder: Path | None, dtype: torch.dtype
     ) -> tuple[ForetokenConfig, Sites] | None:
-        """Put what the network yields in the place of the network."""
+        """Replace the network by the prefixes that it yields."""
         return (self.with_plain_modules(sites), sites) if self.prefix_projection else None
 
     training_options: ClassVar[tuple[str, ...]] = (*ForetokenConfig.training_options, "init_std", *STARTS)
 
     def with_plain_modules(self, sites: Sites) -> ForetokenConfig:
-        """Put prefixes in the place of the network that yields them."""
+        """Replace the network by the prefixes that it yields."""
         if not self.prefix_projection:
             return self
         for module in (*sites.layers.values(), *sites.attention.values()):
@@ -119,21 +101,21 @@ class PrefixConfig(ForetokenConfig):
         return replace(self, prefix_projection=False, encoder_hidden_size=None)
 
     def validate_start(self) -> None:
-        """Raise ConfigError for a start that lacks something, or that the rest of the options contradicts."""
+        """Raise ConfigError for an initial prefix that lacks an option or contradicts another."""
         require_choice("prefix_init", self.prefix_init, get_args(Start))
-        for option, start in START_OPTIONS.items():
-            if getattr(self, option) is not None and self.prefix_init != start:
+        for name, start in START_OPTIONS.items():
+            if getattr(self, name) is not None and self.prefix_init != start:
                 raise ConfigError(
-                    f"{option} is given but prefix_init is {self.prefix_init!r}; set prefix_init to {start!r}, "
-                    f"or leave {option} out"
+                    f"{name} is given but prefix_init is {self.prefix_init!r}; set prefix_init to {start!r}, "
+                    f"or leave {name} out"
                 )
-        for option in ("prefix_init_text", "prefix_init_adapter"):
-            if self.prefix_init == START_OPTIONS[option] and not getattr(self, option):
-                raise ConfigError(f"prefix_init is {self.prefix_init!r} but {option} is missing; give it")
+        for name in ("prefix_init_text", "prefix_init_adapter"):
+            if self.prefix_init == START_OPTIONS[name] and not getattr(self, name):
+                raise ConfigError(f"prefix_init is {self.prefix_init!r} but {name} is missing; give it")
         if self.prefix_projection and self.prefix_init in ("positions", "vocabulary", "text"):
             raise ConfigError(
-                f"prefix_init is {self.prefix_init!r}, but with prefix_projection the prefix is a network's output and "
-                "starts as what that yields; leave out one of them"
+                f"prefix_init is {self.prefix_init!r}, but with prefix_projection the initial prefix is the output of "
+                "a network; leave out one of them"
             )
 
     has_prefix: ClassVar[bool] = True
@@ -141,13 +123,13 @@ class PrefixConfig(ForetokenConfig):
 
     @property
     def start(self) -> str:
-        """What the prefix starts from, with ``auto`` decided."""
+        """The source of the initial prefix, with ``auto`` resolved."""
         if self.prefix_init != "auto":
             return self.prefix_init
         return "random" if self.prefix_projection else self.starts_from
 
     def prefix_start(self) -> PrefixStart:
-        """Return what the prefix is at the start."""
+        """Return the initial prefix."""
         return PrefixStart(
             self.start,
             self.num_virtual_tokens,
@@ -169,9 +151,9 @@ class Prefix(nn.Module):
     @classmethod
     def of(cls, values: Tensor) -> Prefix:
         """Return a prefix of these (P, width) values."""
-        made = cls(*values.shape, std=0.0)
-        made.weight = nn.Parameter(values.detach().clone())
-        return made
+        prefix = cls(*values.shape, std=0.0)
+        prefix.weight = nn.Parameter(values.detach().clone())
+        return prefix
 
     def forward(self) -> Tensor:
         """Return the (P, width) prefix."""
@@ -179,7 +161,7 @@ class Prefix(nn.Module):
 
 
 class SharedProjection(nn.Module):
-    """What all layers' projected prefixes share: ``tanh(E W1 + b1)``, E (P, D), W1 (D, M)."""
+    """The shared part of all layers' projected prefixes: ``tanh(E W1 + b1)``, E (P, D), W1 (D, M)."""
 
     def __init__(self, length: int, width: int, hidden: int) -> None:
         super().__init__()
@@ -194,8 +176,8 @@ class SharedProjection(nn.Module):
 class ProjectedPrefix(nn.Module):
     """One layer's part of ``tanh(E W1 + b1) W2 + b2``.
 
-    The paper's W2 is (M, L D). Each layer holds its own (M, D) columns of it, so that a layer's parameters lie
-    with the layer (sharding, device maps) and a checkpointed layer never reaches into another layer's graph.
+    The paper's W2 is (M, L D). Each layer has its own (M, D) columns of it, so that a layer's parameters are in the
+    layer (for sharding, device maps) and a checkpointed layer needs no other layer's graph.
     """
 
     def __init__(self, shared: SharedProjection, width: int, *, owner: bool) -> None:
@@ -211,14 +193,14 @@ class ProjectedPrefix(nn.Module):
 
 
 def write_prefix(prefix: Prefix | ProjectedPrefix, value: Tensor) -> None:
-    """Write a (P, width) value into a prefix that is no network's output."""
+    """Write a (P, width) value into a prefix that is a parameter."""
     assert isinstance(prefix, Prefix)
     with torch.no_grad():
         prefix.weight.copy_(value)
 
 
 def unproject(module: nn.Module) -> None:
-    """Put plain prefixes in the place of projected ones, wherever they are in a module."""
+    """Replace all projected prefixes in a module by plain ones."""
     for path, projected in list(module.named_modules()):
         if isinstance(projected, ProjectedPrefix):
             plain = Prefix.of(projected()).train(projected.training)
@@ -226,14 +208,7 @@ def unproject(module: nn.Module) -> None:
             setattr(module.get_submodule(holder), name, plain.requires_grad_(projected.linear.weight.requires_grad))
 
 
-def make_prefixes(config: PrefixConfig, *, layers: int, width: int, hidden_size: int) -> list[Prefix | ProjectedPrefix]:
-    """Return one (P, width) prefix per layer, plain or projected."""
-    return prefixes_of_widths(config, widths=[width] * layers, hidden_size=hidden_size)
-
-
-def prefixes_of_widths(
-    config: PrefixConfig, *, widths: Sequence[int], hidden_size: int
-) -> list[Prefix | ProjectedPrefix]:
+def make_prefixes(config: PrefixConfig, *, widths: Sequence[int], hidden_size: int) -> list[Prefix | ProjectedPrefix]:
     """Return one (P, width) prefix per width, plain or projected by one network."""
     length = config.num_virtual_tokens
     if not config.prefix_projection:

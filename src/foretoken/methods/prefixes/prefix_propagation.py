@@ -1,4 +1,4 @@
-"""Prefix-propagation (Li et al. 2023): prefixes that are hidden states of their own and flow through the stack."""
+"""Prefix-propagation (Li et al. 2023): a prefix of hidden states that passes through all layers of the stack."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ class PrefixPropagationConfig(PrefixConfig):
     """Prefix-propagation: one trained (P, D) matrix per layer, added to a prefix of the hidden states.
 
     Li et al. 2023, section 3.1 (eq. 1): the input of layer 0 is ``cat(P^(0), C)``, C the embedding output; before layer
-    l > 0 the first P hidden states get ``+ P^(l)``. The prefix attends to everything and is attended by everything (in
+    l > 0 the first P hidden states get ``+ P^(l)``. The prefix attends to all tokens, and all tokens attend to it (in
     sparse models it consists of global tokens); it is removed before the head. The text keeps its own positions.
     L P D parameters, half of prefix-tuning's.
 
@@ -34,18 +34,18 @@ class PrefixPropagationConfig(PrefixConfig):
     starts_from: ClassVar[str] = "vocabulary"
 
     def build(self, dimensions: Dimensions) -> Sites:
-        """Return one entry per layer; the first one of each stack brings the prefix."""
+        """Return one entry per layer; the first entry of each stack adds the prefix."""
         return Sites(layers=propagated_prefixes(self, dimensions))
 
     def is_cache(self) -> bool:
-        """Tell whether in a causal model the prefix is nothing but keys and values: it sees no text."""
+        """Tell whether in a causal model the prefix is only keys and values, as it sees no text."""
         return not self.position_free
 
 
 def propagated_prefixes(config: PrefixConfig, dimensions: Dimensions) -> dict[int, LayerEntry]:
     """Return one entry per layer, each with a (P, D) prefix."""
     width, length = dimensions.hidden_size, config.num_virtual_tokens
-    prefixes = make_prefixes(config, layers=dimensions.num_layers, width=width, hidden_size=width)
+    prefixes = make_prefixes(config, widths=[width] * dimensions.num_layers, hidden_size=width)
     return {
         layer: PropagatedPrefix(
             prefix,
@@ -59,7 +59,7 @@ def propagated_prefixes(config: PrefixConfig, dimensions: Dimensions) -> dict[in
 
 
 class PropagatedPrefix(LayerEntry):
-    """The prefix of layer 0, or what is added to it before a later layer."""
+    """The prefix of layer 0, or the matrix that is added to it before a later layer."""
 
     def __init__(
         self,
@@ -91,5 +91,5 @@ class PropagatedPrefix(LayerEntry):
         return prefix + self.dropout(self.prefix().expand_as(prefix)).to(prefix.dtype)
 
     def initialise_from(self, states: FrozenStates, layer: int) -> None:
-        """Become what enters the first layer for a text; what is added before later layers becomes 0."""
+        """Set the prefix to the first layer's input for a text; the matrices of later layers become 0."""
         write_prefix(self.prefix, states.entering[layer] if self.first else torch.zeros(()))

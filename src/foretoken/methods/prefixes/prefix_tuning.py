@@ -10,7 +10,7 @@ from torch import Tensor, nn
 
 from foretoken.attention import repeat_heads
 from foretoken.methods.dimensions import Dimensions
-from foretoken.methods.prefixes.prefix import Prefix, PrefixConfig, ProjectedPrefix, prefixes_of_widths, write_prefix
+from foretoken.methods.prefixes.prefix import Prefix, PrefixConfig, ProjectedPrefix, make_prefixes, write_prefix
 from foretoken.methods.sites import FrozenStates, ScoreColumns, Sites
 
 
@@ -38,7 +38,7 @@ class PrefixTuningConfig(PrefixConfig):
         return prefix_sites(self, dimensions)
 
     def is_cache(self) -> bool:
-        """Tell whether in a causal model the prefix is nothing but keys and values."""
+        """Tell whether in a causal model the prefix is only keys and values."""
         return not self.position_free
 
 
@@ -49,10 +49,10 @@ def prefix_sites(
     score_mask: Callable[[Tensor], Tensor] | None = None,
     score_dropout: float = 0.0,
 ) -> Sites:
-    """Return columns for every attention, each with keys and values of its own."""
+    """Return columns for every attention, each with its own keys and values."""
     shapes = dimensions.attentions
     widths = [2 * shape.num_key_value_heads * shape.head_dim for shape in shapes]
-    prefixes = prefixes_of_widths(config, widths=widths, hidden_size=dimensions.hidden_size)
+    prefixes = make_prefixes(config, widths=widths, hidden_size=dimensions.hidden_size)
     return Sites(
         attention={
             index: PrefixKeyValues(
@@ -71,10 +71,10 @@ def prefix_sites(
 
 
 class PrefixKeyValues(ScoreColumns):
-    """P keys and values of one attention, held as one (P, 2 H_kv K) matrix as in peft's checkpoints.
+    """P keys and values of one attention, as one (P, 2 H_kv K) matrix as in peft's checkpoints.
 
     Attributes:
-        score_mask: changes the (B, H, N, P) scores before the softmax; None for keys that are used as they are.
+        score_mask: changes the (B, H, N, P) scores before the softmax; None: unchanged scores.
     """
 
     def __init__(
@@ -110,7 +110,7 @@ class PrefixKeyValues(ScoreColumns):
         return self.dropout(keys), self.dropout(values)
 
     def keys(self, query: Tensor, documents: int) -> tuple[Tensor, Tensor] | None:
-        """Return P_k and P_v, (B, H_kv, P, K) each, where nothing changes their scores."""
+        """Return P_k and P_v, (B, H_kv, P, K) each; None with a score mask."""
         # reference.prefix_tuning: P_k and P_v, for the softmax over [prefix; text]
         return self.halves(query, documents) if self.score_mask is None else None
 
@@ -131,5 +131,5 @@ class PrefixKeyValues(ScoreColumns):
         return out + probabilities.to(out.dtype) @ repeat_heads(values, query.shape[1])
 
     def initialise_from(self, states: FrozenStates, index: int) -> None:
-        """Become the keys and values of a text."""
+        """Set keys and values to those of a text."""
         write_prefix(self.prefix, (states.free if self.position_free else states.attentions)[index])

@@ -15,7 +15,7 @@ from foretoken.methods.sites import Sites
 class PromptTuningConfig(PrefixConfig):
     """Prompt tuning: P trained vectors before the text at the embedding output, and nothing else.
 
-    It is prefix-propagation with P^(0) alone. The heads read the text's states alone and the text keeps its positions.
+    It is prefix-propagation with only P^(0). The heads read only the text's states and the text keeps its positions.
     P D parameters.
 
     Raises:
@@ -32,7 +32,7 @@ class PromptTuningConfig(PrefixConfig):
     def build(self, dimensions: Dimensions) -> Sites:
         """Return the prefix's entry at layer 0."""
         width = dimensions.hidden_size
-        (prefix,) = make_prefixes(self, layers=1, width=width, hidden_size=width)
+        (prefix,) = make_prefixes(self, widths=[width], hidden_size=width)
         entry = PropagatedPrefix(
             prefix,
             self.num_virtual_tokens,
@@ -44,5 +44,5 @@ class PromptTuningConfig(PrefixConfig):
         return Sites(layers={0: entry})
 
     def is_cache(self) -> bool:
-        """Tell whether in a causal model the prefix is nothing but keys and values: it sees no text."""
+        """Tell whether in a causal model the prefix is only keys and values, as it sees no text."""
         return not self.position_free

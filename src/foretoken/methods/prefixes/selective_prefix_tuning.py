@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import ClassVar
 
 import torch
@@ -20,11 +20,12 @@ from foretoken.methods.prefixes.prefix import Prefix, PrefixConfig, ProjectedPre
 from foretoken.methods.prefixes.prefix_tuning import PrefixKeyValues, prefix_sites
 from foretoken.methods.require import require_fraction
 from foretoken.methods.sites import Sites
+from foretoken.options import option
 
 
 @dataclass
 class SelectivePrefixTuningConfig(PrefixConfig):
-    """Selective prefix tuning, SPT: prefix-tuning whose queries mask what does not concern them.
+    """Selective prefix tuning, SPT: prefix-tuning whose queries mask the prefix's tokens softly.
 
     Zhang et al. 2024, eq. 4-6: a prefix score ``s = q P_k / sqrt(K)`` gets the weight ``m(s) exp(s)`` in the softmax,
     with ``m(x) = sigmoid(alpha x)``, per head and query. Eq. 7-10: ``selective_loss_weight`` times ``SL`` is added to
@@ -47,16 +48,10 @@ class SelectivePrefixTuningConfig(PrefixConfig):
     foretoken.errors.ConfigError: alpha is 0; expected a number above 0 (1 to 16 in the paper), or None for no mask
     """
 
-    alpha: float | None = field(
-        default=8.0, metadata={"help": "steepness of the mask on the prefix's scores (null: no mask)"}
-    )
-    selective_loss_weight: float = field(
-        default=2e-4, metadata={"help": "weight of the selective loss beside the task's loss (0: no loss)"}
-    )
+    alpha: float | None = option("steepness of the mask on the prefix's scores (null: no mask)", 8.0)
+    selective_loss_weight: float = option("weight of the selective loss beside the task's loss (0: no loss)", 2e-4)
 
-    score_dropout: float = field(
-        default=0.0, metadata={"help": "dropout on the prefix's scores in training, before the mask"}
-    )
+    score_dropout: float = option("dropout on the prefix's scores in training, before the mask", 0.0)
 
     method_type: ClassVar[str] = "FORETOKEN_SELECTIVE_PREFIX_TUNING"
     training_options: ClassVar[tuple[str, ...]] = (*PrefixConfig.training_options, "selective_loss_weight")
@@ -91,7 +86,7 @@ class SelectivePrefixTuningConfig(PrefixConfig):
         if not self.selective_loss_weight:
             return None
         columns = [columns for columns in sites.attention.values() if isinstance(columns, PrefixKeyValues)]
-        return self.selective_loss_weight * selective_loss([one.prefix for one in columns])
+        return self.selective_loss_weight * selective_loss([key_values.prefix for key_values in columns])
 
 
 @dataclass(frozen=True)
@@ -109,7 +104,7 @@ class SoftMask:
 def selective_loss(prefixes: Sequence[Prefix | ProjectedPrefix]) -> Tensor:
     """Return ``SL = 1/2 sum_l (KSL_l + VSL_l)`` (eq. 9) of prefixes that yield (P, 2 W) each, without dropout.
 
-    It is computed in float32 at least, whatever autocast says: it is small, and bfloat16 rounds cosines to two digits.
+    It is computed in float32 at least, also under autocast, as bfloat16 would round cosines to two digits.
     """
     groups: dict[tuple[torch.device, torch.Size], list[Tensor]] = {}
     for prefix in prefixes:

@@ -1,4 +1,4 @@
-"""The application: errors, what stands before the routes, and the routes beside prediction: page, health, adapters."""
+"""The application: handlers of errors, the middleware, and the routes beside prediction: page, health, adapters."""
 
 from __future__ import annotations
 
@@ -86,10 +86,10 @@ async def _on_fault(_: Request, error: Exception) -> JSONResponse:
 
 
 class _App(FastAPI):
-    """Describes the bodies that routes read themselves, after the key and within the limits."""
+    """Adds the schemas of bodies that the routes read themselves to the OpenAPI description."""
 
     def openapi(self) -> dict[str, Any]:
-        """Return the description, with what the requests refer to."""
+        """Return the OpenAPI description."""
         if self.openapi_schema is None:
             schemas = super().openapi()["components"]["schemas"]
             for model in predict.REQUESTS:
@@ -157,7 +157,7 @@ async def load(name: str, http: Request, service: ServiceOf) -> ModelItem:
         adapter = await run_in_threadpool(service.running.add, name, folder, owned=True)
     except BaseException as error:
         remove_files(folder)
-        if isinstance(error, AdapterError | BackboneError):  # what was sent is at fault, and not what runs
+        if isinstance(error, AdapterError | BackboneError):  # the upload is at fault, not the server
             raise ConfigError(str(error).replace(str(folder), name)) from error
         raise
     return _item(adapter, service)

@@ -1,4 +1,4 @@
-"""The bodies of requests: read within limits, behind key and route, booked as they arrive, parsed at a bounded cost."""
+"""The bodies of requests: read after key and route are checked, within limits of memory, parsed at a bounded cost."""
 
 from __future__ import annotations
 
@@ -19,17 +19,17 @@ from foretoken.serving.http.metrics import Metrics
 from foretoken.serving.http.settings import ServerSettings
 
 UPLOADS = "/v1/adapters/"
-BODIES = 32  # of the largest size that are held at a time, or more smaller ones; one peer may have half of them
-_DRAINED = 8  # of the largest bodies, what is read and thrown away behind an early answer
-_DRAIN_SECONDS, _IDLE_SECONDS = 5.0, 1.0  # how long, and how long nothing may come
-_TEXTS = 8  # strings, and lists and objects, of a document
-_MORE = 1000  # of these in fields that are not known
-_BYTES = 4  # of a body for each value in it: token numbers have as many and more
+BODIES = 32  # memory for bodies, in bodies of the largest size; one peer may have half of it
+_DRAINED = 8  # bytes that are discarded after an early answer, in bodies of the largest size
+_DRAIN_SECONDS, _IDLE_SECONDS = 5.0, 1.0  # how long bytes are discarded, and how long none may arrive meanwhile
+_TEXTS = 8  # strings, or lists and objects, of a document
+_MORE = 1000  # strings, or lists and objects, of unknown fields
+_BYTES = 4  # of a body for each value in it, at least: a token id has as many
 Asked = TypeVar("Asked", bound=BaseModel)
 
 
 class RefusedError(HTTPException):
-    """A request that is answered before its route has answered it."""
+    """A request is refused with an HTTP status."""
 
 
 def _busy() -> RefusedError:
@@ -42,22 +42,22 @@ class GoneError(Exception):
 
 @dataclass
 class Bodies:
-    """How many bytes of bodies are in memory, of all clients and of each, and how many requests are being answered.
+    """The bytes of bodies in memory, of all clients and of each, and the number of requests that are being answered.
 
-    All bodies of a proxy come from one peer: where there is no room, what has been silent longest gives way.
+    All bodies of a proxy come from one peer, so no peer is refused: the body that has been silent longest is dropped.
     """
 
     settings: ServerSettings
     metrics: Metrics
     held: Counter[str | None] = field(default_factory=Counter)  # None: of all
     running: int = 0
-    arriving: dict[Body, None] = field(default_factory=dict)  # the one that has been silent longest first
+    arriving: dict[Body, None] = field(default_factory=dict)  # the longest silent first
 
     def book(self, body: Body, size: int) -> None:
-        """Count bytes that have arrived.
+        """Count bytes that have arrived; drop other bodies if there are too many.
 
         Raises:
-            RefusedError: there are too many, and none of them can give way.
+            RefusedError: there are too many, and no body can be dropped.
         """
         most = BODIES * self.settings.body_bytes
         self.arriving.pop(body, None)
@@ -72,14 +72,14 @@ class Bodies:
             self.arriving[body] = None
 
     def count(self, body: Body, size: int) -> None:
-        """Count bytes, or negative ones that have gone."""
+        """Count bytes; a negative size frees them."""
         self.held.update({None: size, body.peer: size})
         body.booked += size
         if not self.held[body.peer]:
             del self.held[body.peer]
 
     def _silent(self, peer: str | None) -> Body | None:
-        """Return what has been silent longest, of a peer or of the one that holds most."""
+        """Return the longest silent body of a peer (default: of the peer that holds most bytes)."""
         greediest = peer or max((body.peer for body in self.arriving), key=self.held.__getitem__, default="")
         return next((body for body in self.arriving if body.peer == greediest), None)
 
@@ -100,18 +100,18 @@ class Body:
         self._reading, self._is_given_up = anyio.CancelScope(), False
 
     def header(self, name: bytes) -> str:
-        """Return a header, or nothing."""
+        """Return a header, or an empty text."""
         return bytes(self.headers.get(name, b"")).decode("latin-1")
 
     async def whole(self) -> bytearray:
-        """Return all of it."""
+        """Return the whole body."""
         parts = bytearray()
         while not self.is_whole:
             parts += (await self.next()).get("body", b"")
         return parts
 
     async def next(self) -> Message:
-        """Return the next part; after the last one, what comes then."""
+        """Return the next part; after the last one, the next message of the connection."""
         if self.is_whole:
             return await self.receive()
         if self.length > self.most:
@@ -131,13 +131,13 @@ class Body:
         return message
 
     def give_way(self) -> None:
-        """Be read no more, and be in memory no more."""
+        """Stop reading, and free the memory."""
         self._is_given_up = True
         self._reading.cancel()
         self.release_bytes()
 
     def release_bytes(self) -> None:
-        """Say that what has come of it is in memory no more."""
+        """Count its bytes as freed."""
         self.bodies.arriving.pop(self, None)
         self.bodies.count(self, -self.booked)
 
@@ -149,7 +149,7 @@ class Body:
         self.bodies.running += self.is_whole
 
     async def drain(self) -> None:
-        """Throw away what still comes for a while: who closes on a client that sends takes the answer away from it."""
+        """Discard what still arrives for some seconds: a client that is sending would lose the answer otherwise."""
         with suppress(asyncio.TimeoutError, GoneError):
             await asyncio.wait_for(self._discard(), _DRAIN_SECONDS)
 
@@ -159,15 +159,15 @@ class Body:
             self._count(await asyncio.wait_for(self.receive(), _IDLE_SECONDS))
 
     def release(self) -> None:
-        """Say that it is in memory no more."""
+        """Count its bytes as freed, and the request as answered."""
         self.release_bytes()
         self.bodies.running -= self.is_whole
 
     def check_type(self) -> None:
-        """Refuse what is not JSON: a web page of strangers may send everything else without asking.
+        """Refuse a body that is not JSON: browsers let any web page send other types (CORS simple requests).
 
         Raises:
-            RefusedError: it is something else, or compressed.
+            RefusedError: it has another type, or is compressed.
         """
         kind = self.header(b"content-type").partition(";")[0].strip().lower()
         if kind != "application/json" and not (kind.startswith("application/") and kind.endswith("+json")):
@@ -177,10 +177,10 @@ class Body:
 
 
 def parse(model: type[Asked], body: bytes | bytearray, settings: ServerSettings) -> Asked:
-    """Return a request.
+    """Return a body as a request.
 
     Raises:
-        RefusedError: it has more values than the server takes, or is none.
+        RefusedError: it has more values than the server takes, or is not valid.
     """
     _check_size(body, settings)
     try:
@@ -190,13 +190,13 @@ def parse(model: type[Asked], body: bytes | bytearray, settings: ServerSettings)
 
 
 def _check_size(body: bytes | bytearray, settings: ServerSettings) -> None:
-    """Refuse more strings, lists and objects than so many documents have: pydantic makes values of all of them first.
+    """Refuse more strings, lists and objects than the documents of a request have, before pydantic builds all of them.
 
-    Between two quotes that no backslash escapes is a string, and what is in it does not count.
+    A string stands between two unescaped quotes; its content does not count.
     """
     plain = body.replace(b"\\\\", b"").replace(b'\\"', b"")
     limits, values = settings.limits, settings.body_bytes // _BYTES
-    most = _TEXTS * limits.documents + limits.answers + _MORE  # names of adapters too
+    most = _TEXTS * limits.documents + limits.answers + _MORE  # ``answers`` bounds the names of adapters
     has_few = plain.count(b'"') <= 2 * most
     outside = b"".join(plain.split(b'"')[::2]) if has_few else plain
     is_nested = outside.count(b"[") + outside.count(b"{") > most
@@ -208,9 +208,9 @@ def _check_size(body: bytes | bytearray, settings: ServerSettings) -> None:
 
 
 def _told(error: ValidationError) -> str:
-    """Say where the request is wrong, without what it held and without pydantic's names for the kinds of a union."""
+    """Return where the request is wrong, without its content and without pydantic's names for members of a union."""
     lines = []
     for item in error.errors(include_url=False, include_context=False, include_input=False):
-        place = ".".join(str(name) for name in item["loc"] if isinstance(name, int) or name.isidentifier())
-        lines.append(f"{place or 'body'}: {item['msg']}")
+        path = ".".join(str(name) for name in item["loc"] if isinstance(name, int) or name.isidentifier())
+        lines.append(f"{path or 'body'}: {item['msg']}")
     return "; ".join(list(dict.fromkeys(lines))[:3])

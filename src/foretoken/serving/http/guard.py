@@ -1,4 +1,4 @@
-"""What stands between the network and the routes: names of the server, limits of time, request ids, logs, metrics."""
+"""The middleware before the routes: allowed host names, limits of time, request ids, logs and metrics."""
 
 from __future__ import annotations
 
@@ -28,14 +28,14 @@ FAULT = "the server failed; its log has the request's id"
 
 
 class Guard:
-    """Lets a request through to the routes, which ask its :class:`Body` for what they read."""
+    """Passes a request to the routes, which read its :class:`Body`."""
 
     def __init__(self, app: ASGIApp, *, settings: ServerSettings, metrics: Metrics) -> None:
         self.app, self.settings, self.metrics = app, settings, metrics
         self.bodies, self.hosts = Bodies(settings, metrics), Hosts(settings)
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        """Answer a request, and write it down."""
+        """Answer a request, and log it."""
         if scope["type"] != "http":
             await self.app(scope, receive, send)
             return
@@ -49,7 +49,7 @@ class Guard:
             await answer.refuse(error)
         except GoneError:
             answer.status = 499
-        except Exception as error:  # a route's own fault: its message may hold what the client sent
+        except Exception as error:  # its message may hold what the client sent
             log.error("a route failed with %s", type(error).__name__)
             log.debug("where it failed", exc_info=True)
             await answer.refuse(RefusedError(500, FAULT))
@@ -58,7 +58,7 @@ class Guard:
             self._write_down(scope, answer, time.perf_counter() - start)
 
     def _admit(self, scope: Scope, body: Body) -> None:
-        """Refuse a request that calls the server by a stranger's name, and the ones that are too many at a time."""
+        """Refuse a request with a Host header that is not allowed, or one too many at a time."""
         host = body.header(b"host") if b"host" in body.headers else None
         if not self.hosts.allows(host):
             raise RefusedError(421, f"this server is not called {quoted(host)}; its option --allowed-hosts adds a name")
@@ -81,7 +81,7 @@ class Guard:
 
 @dataclass
 class _Answer:
-    """What is sent back."""
+    """The answer to a request."""
 
     scope: Scope
     body: Body
@@ -90,12 +90,12 @@ class _Answer:
 
     @cached_property
     def request_id(self) -> str:
-        """The client's own, or a new one."""
-        given = self.body.header(b"x-request-id")
-        return given if _ID.fullmatch(given) else uuid.uuid4().hex
+        """The client's request id, or a new one."""
+        header = self.body.header(b"x-request-id")
+        return header if _ID.fullmatch(header) else uuid.uuid4().hex
 
     async def send(self, message: Message) -> None:
-        """Send a part, with the request's id in its headers; the connection ends where the body is not whole."""
+        """Send a part, with the request's id in its headers; close the connection if the body was not read whole."""
         if message["type"] == "http.response.start":
             self.status = message["status"]
             more = [(b"x-request-id", self.request_id.encode())]
@@ -119,7 +119,7 @@ class _Answer:
 def error_answer(
     status: int, message: str, *, kind: str = "RequestError", headers: Mapping[str, str] | None = None
 ) -> JSONResponse:
-    """Return the answer to a request that fails; whatever its message repeats is made one short line that prints."""
+    """Return the answer to a request that fails; the message becomes one short, printable line."""
     return JSONResponse(
         {"error": {"message": one_line(message, _LONGEST), "type": kind, "code": status}}, status, headers
     )

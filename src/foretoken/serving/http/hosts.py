@@ -1,4 +1,4 @@
-"""The names by which a server may be called: a page whose own name leads to this machine is not to call it."""
+"""The host names that requests may use, against web pages whose own name resolves to this machine (DNS rebinding)."""
 
 from __future__ import annotations
 
@@ -17,14 +17,14 @@ _LOOPBACK = ("localhost", "127.0.0.1", "::1")
 class Hosts:
     """Names that the Host header may have.
 
-    With a key every name is right, as no page of a stranger knows the key. Without one it is a name of this machine:
-    where others are to reach it, an address too, which a stranger's name is not.
+    With a key every name is allowed, as no web page of a stranger knows the key. Without a key the names of this
+    machine are; and every IP address, where the server listens at more than the loopback address.
 
     Args:
-        settings: ``allowed_hosts`` takes the place of both.
+        settings: ``allowed_hosts`` replaces these rules.
 
     Raises:
-        ConfigError: one of ``allowed_hosts`` is no name.
+        ConfigError: one of ``allowed_hosts`` is not a host name.
 
     >>> Hosts(ServerSettings(sources={})).allows("localhost:8000"), Hosts(ServerSettings(sources={})).allows("a.com")
     (True, False)
@@ -41,13 +41,13 @@ class Hosts:
         self._names = {*names, *_LOOPBACK, bound, *([socket.gethostname().lower()] if self._allows_addresses else [])}
 
     def allows(self, header: str | None) -> bool:
-        """Tell whether a client may call the server so; browsers always send the header."""
+        """Tell whether a Host header is allowed; a missing one is, as browsers always send it."""
         if header is None or self._allows_all:
             return True
         if (match := _HEADER.fullmatch(header)) is None:
             return False
         name = _plain(match[1])
-        wild = {f"*{name[place:]}" for place, letter in enumerate(name) if letter == "."}
+        wild = {f"*{name[start:]}" for start, letter in enumerate(name) if letter == "."}
         return bool(self._names & {name, *wild}) or (self._allows_addresses and _address(name) is not None)
 
 

@@ -1,4 +1,4 @@
-"""Logs as JSON, a line for each request. No text of a document is in any of them."""
+"""Logs as JSON, one line for each request. They contain no text of documents."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ requests = logging.getLogger("foretoken.serving.requests")
 
 
 class JsonLines(logging.Formatter):
-    """One JSON object a line; ``extra={"fields": {...}}`` adds to it."""
+    """One JSON object per line; ``extra={"fields": {...}}`` adds fields."""
 
     def format(self, record: logging.LogRecord) -> str:
         """Return the line of a record."""
@@ -35,14 +35,14 @@ def json_logs() -> Iterator[None]:
     handler = logging.StreamHandler(sys.stderr)
     handler.setFormatter(JsonLines())
     loggers = {name: logging.getLogger(name) for name in ("foretoken", "uvicorn")}
-    before = {name: (found.handlers, found.propagate, found.level) for name, found in loggers.items()}
-    for found in loggers.values():
-        found.handlers, found.propagate = [handler], False
+    before = {name: (logger.handlers, logger.propagate, logger.level) for name, logger in loggers.items()}
+    for logger in loggers.values():
+        logger.handlers, logger.propagate = [handler], False
     loggers["foretoken"].setLevel(logging.INFO)
-    loggers["uvicorn"].setLevel(logging.WARNING)  # of what it does beside requests
+    loggers["uvicorn"].setLevel(logging.WARNING)
     try:
         yield
     finally:
-        for name, found in loggers.items():
-            found.handlers, found.propagate, _ = before[name]
-            found.setLevel(before[name][2])
+        for name, logger in loggers.items():
+            logger.handlers, logger.propagate, _ = before[name]
+            logger.setLevel(before[name][2])

@@ -1,4 +1,4 @@
-"""Numbers for Prometheus. Adapters beyond the first hundred share one label, so that the numbers stay few."""
+"""Metrics for Prometheus. Adapters beyond the first hundred share one label, so that the series stay few."""
 
 from __future__ import annotations
 
@@ -14,32 +14,28 @@ _TOKENS = (64, 256, 1024, 2048, 4096, 8192, 16384, 32768, 65536)
 
 
 class Metrics(Observer):
-    """What Prometheus reads at ``/metrics``."""
+    """The metrics that Prometheus reads at ``/metrics``."""
 
     def __init__(self) -> None:
-        self.registry = CollectorRegistry()
-        self.requests = Counter(
-            "foretoken_requests", "Requests by route and status.", ["route", "status"], registry=self.registry
-        )
+        self.registry = registry = CollectorRegistry()
+        self.requests = Counter("foretoken_requests", "Requests.", ["route", "status"], registry=registry)
         self.seconds = Histogram(
-            "foretoken_request_seconds", "From request to answer.", ["route"], buckets=_SECONDS, registry=self.registry
+            "foretoken_request_seconds", "From request to answer.", ["route"], buckets=_SECONDS, registry=registry
         )
-        self.documents = Counter("foretoken_documents", "Documents.", ["adapter"], registry=self.registry)
-        self.rejections = Counter("foretoken_rejections", "Requests refused.", ["reason"], registry=self.registry)
-        self.queued = Histogram(
-            "foretoken_queue_seconds", "Wait in the queue.", buckets=_SECONDS, registry=self.registry
-        )
+        self.documents = Counter("foretoken_documents", "Documents.", ["adapter"], registry=registry)
+        self.rejections = Counter("foretoken_rejections", "Requests refused.", ["reason"], registry=registry)
+        self.queued = Histogram("foretoken_queue_seconds", "Wait in the queue.", buckets=_SECONDS, registry=registry)
         self.batch_tokens = Histogram(
-            "foretoken_batch_tokens", "Tokens of a batch.", buckets=_TOKENS, registry=self.registry
+            "foretoken_batch_tokens", "Tokens of a batch.", buckets=_TOKENS, registry=registry
         )
-        self.batch_rows = Counter("foretoken_batch_rows", "Rows of batches.", registry=self.registry)
+        self.batch_rows = Counter("foretoken_batch_rows", "Rows of batches.", registry=registry)
         self.batch_seconds = Histogram(
-            "foretoken_batch_seconds", "Time of a batch.", buckets=_SECONDS, registry=self.registry
+            "foretoken_batch_seconds", "Time of a batch.", buckets=_SECONDS, registry=registry
         )
-        self._waiting = Gauge("foretoken_queue_rows", "Rows in the queue.", registry=self.registry)
-        self._known = Gauge("foretoken_adapters", "Adapters that can be asked for.", registry=self.registry)
-        self._loaded = Gauge("foretoken_adapters_loaded", "Adapters in memory.", registry=self.registry)
-        self._bytes = Gauge("foretoken_adapter_bytes", "Memory of these.", registry=self.registry)
+        self._waiting = Gauge("foretoken_queue_rows", "Rows in the queue.", registry=registry)
+        self._known = Gauge("foretoken_adapters", "Adapters that requests may name.", registry=registry)
+        self._loaded = Gauge("foretoken_adapters_loaded", "Adapters in memory.", registry=registry)
+        self._bytes = Gauge("foretoken_adapter_bytes", "Memory of the loaded adapters.", registry=registry)
         self._labels: set[str] = set()
 
     def accepted(self, adapter: str, documents: int) -> None:
@@ -69,7 +65,7 @@ class Metrics(Observer):
         self.seconds.labels(route).observe(seconds)
 
     def page(self, engine: ServingEngine | None) -> bytes:
-        """Return everything in Prometheus's format."""
+        """Return all metrics in Prometheus's format."""
         if engine is not None:
             self._waiting.set(engine.rows_waiting)
             self._known.set(len(engine.store.names))

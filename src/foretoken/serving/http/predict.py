@@ -47,7 +47,7 @@ router = APIRouter(dependencies=[Depends(needs_key)], tags=["predict"], response
 
 
 def _reads(model: type[Asked]) -> Any:
-    """Return the dependency that reads a body; FastAPI would read it whole before it looks at the key."""
+    """Return the dependency that reads a body; FastAPI itself would read it before the key is checked."""
 
     async def asked(http: Request, service: ServiceOf) -> Asked:
         return await service.asked(http, model)
@@ -56,7 +56,7 @@ def _reads(model: type[Asked]) -> Any:
 
 
 def _body(model: type[BaseModel]) -> dict[str, Any]:
-    """Return what the description says of a body."""
+    """Return the OpenAPI description of a body."""
     content = {"application/json": {"schema": {"$ref": REFERENCE.format(model=model.__name__)}}}
     return {"requestBody": {"required": True, "content": content}}
 
@@ -79,11 +79,11 @@ async def classify(asked: AskedClasses, http: Request, service: ServiceOf) -> Cl
     rules = await run_in_threadpool(_rules, adapter, asked, service.settings.limit)
     if asked.explain and task.max_tokens is not None:
         raise ConfigError("explain: a text is explained as it is read in training; leave out truncate_prompt_tokens")
-    found = await service.ask(http, adapter, documents, task)
-    data: list[Any] = _answered(adapter, rules, found, asked)
+    predictions = await service.ask(http, adapter, documents, task)
+    data: list[Any] = _answered(adapter, rules, predictions, asked)
     if asked.explain:
-        data = [Explained(**vars(data[0]), **await service.explain(adapter, documents, found))]
-    return ClassifyAnswer(model=adapter.name, labels=list(adapter.labels), data=data, usage=_usage(found))
+        data = [Explained(**vars(data[0]), **await service.explain(adapter, documents, predictions))]
+    return ClassifyAnswer(model=adapter.name, labels=list(adapter.labels), data=data, usage=_usage(predictions))
 
 
 async def _classify_each(
@@ -94,7 +94,7 @@ async def _classify_each(
     http: Request,
     service: Service,
 ) -> ClassifyEachAnswer:
-    """Ask several adapters, each by its own rules; one that cannot answer takes no other down."""
+    """Return the answers of several adapters, each by its own rules; an error of one does not concern the others."""
     if asked.explain:
         raise ConfigError("explain: the answer of one adapter is explained at a time; name one as `model`")
 
@@ -103,18 +103,18 @@ async def _classify_each(
         return adapter, _rules(adapter, asked, service.settings.limit)
 
     service.settings.limits.check(documents, len(names))
-    each = await run_in_threadpool(lambda: [tried(ready, name) for name in names])
-    able = [one[0] for one in each if not isinstance(one, ForetokenError)]
-    told = iter(await service.ask_each(http, [one.name for one in able], documents, task) if able else [])
+    checked = await run_in_threadpool(lambda: [tried(ready, name) for name in names])
+    able = [entry[0].name for entry in checked if not isinstance(entry, ForetokenError)]
+    answers = iter(await service.ask_each(http, able, documents, task) if able else [])
     entries, tokens = [], 0
-    for name, one in zip(names, each, strict=True):
-        found = one if isinstance(one, ForetokenError) else next(told)
-        if isinstance(one, ForetokenError) or isinstance(found, BaseException):
-            entries.append(AdapterAnswer(model=name, error=one_line(str(found))))
+    for name, entry in zip(names, checked, strict=True):
+        predictions = entry if isinstance(entry, ForetokenError) else next(answers)
+        if isinstance(entry, ForetokenError) or isinstance(predictions, BaseException):
+            entries.append(AdapterAnswer(model=name, error=one_line(str(predictions))))
             continue
-        adapter, rules = one
-        tokens += _usage(found).total_tokens
-        data = _answered(adapter, rules, found, asked)
+        adapter, rules = entry
+        tokens += _usage(predictions).total_tokens
+        data = _answered(adapter, rules, predictions, asked)
         entries.append(AdapterAnswer(model=name, labels=list(adapter.labels), data=data))
     return ClassifyEachAnswer(models=entries, usage=Usage(prompt_tokens=tokens, total_tokens=tokens))
 
@@ -129,13 +129,13 @@ def _rules(adapter: Adapter, asked: ClassifyRequest, default: Limit | None) -> R
 
 
 def _answered(
-    adapter: Adapter, rules: Rules, found: Sequence[TextPrediction], asked: ClassifyRequest
+    adapter: Adapter, rules: Rules, predictions: Sequence[TextPrediction], asked: ClassifyRequest
 ) -> list[Measured | Classified]:
     threshold, guarantee = rules
     raw = asked.use_activation is False
-    more = [{}] * len(found) if guarantee is None else guarantee.additions(_outputs(found))
-    data = [_classified(number, item, threshold, more[number], raw=raw) for number, item in enumerate(found)]
-    for row, item in zip(data, found, strict=True):
+    more = [{}] * len(predictions) if guarantee is None else guarantee.additions(_outputs(predictions))
+    data = [_classified(number, item, threshold, more[number], raw=raw) for number, item in enumerate(predictions)]
+    for row, item in zip(data, predictions, strict=True):
         row.labels = item.names if adapter.problem.facts.answer is Answer.LABELS else None
     return data
 
@@ -148,13 +148,13 @@ async def pipeline(adapter: str, asked: AskedPipeline, http: Request, answer: Re
     and long contexts are searched in windows. Answers and choices have the fields that `foretoken predict` prints.
     """
     chosen = service.adapter(adapter)
-    given = asked.inputs if isinstance(asked.inputs, list) else [asked.inputs]
-    documents, options = [_asked_document(item) for item in given], asked.parameters
+    inputs = asked.inputs if isinstance(asked.inputs, list) else [asked.inputs]
+    documents, options = [_asked_document(item) for item in inputs], asked.parameters
     if chosen.task in _QUESTIONS:
         told = await service.ask(http, chosen, documents, _QUESTIONS[chosen.task])
         _say_truncated(answer, told)
         return [item.values for item in told] if isinstance(asked.inputs, list) else told[0].values
-    if not all(isinstance(item, str) for item in given):
+    if not all(isinstance(item, str) for item in inputs):
         raise WrongTaskError(f"{chosen.name!r} reads texts, and not questions: it does {chosen.task}")
     if chosen.problem.facts.answer is Answer.TAGS:
         ignored, strategy = tuple(options.ignore_labels), options.aggregation_strategy
@@ -164,32 +164,32 @@ async def pipeline(adapter: str, asked: AskedPipeline, http: Request, answer: Re
         entities = await service.ask(http, chosen, documents, tag)
         return entities if isinstance(asked.inputs, list) else entities[0]
     raw = options.function_to_apply == "none"
-    own = "sigmoid" if chosen.problem.facts.answer is Answer.LABELS else "softmax"
-    if not raw and options.function_to_apply not in (None, own if chosen.problem.has_probabilities else None):
+    default = "sigmoid" if chosen.problem.facts.answer is Answer.LABELS else "softmax"
+    if not raw and options.function_to_apply not in (None, default if chosen.problem.has_probabilities else None):
         raise ConfigError(f"function_to_apply: {chosen.name!r} does {chosen.task}; leave it out, or give none")
-    found = await service.ask(http, chosen, documents, Classify())
-    _say_truncated(answer, found)
-    return [_scores(item, raw=raw)[: options.top_k] for item in found]
+    predictions = await service.ask(http, chosen, documents, Classify())
+    _say_truncated(answer, predictions)
+    return [_scores(item, raw=raw)[: options.top_k] for item in predictions]
 
 
 @router.post("/v1/embeddings", response_model=EmbeddingsAnswer, openapi_extra=_body(EmbeddingsRequest))
 async def embeddings(asked: AskedVectors, http: Request, service: ServiceOf) -> EmbeddingsAnswer:
     """Return the mean of each text's last hidden states, of length 1, with an adapter or the pretrained model."""
     adapter = service.adapter(asked.model)
-    found = await service.ask(http, adapter, _documents(asked.input), Embed())
-    width = len(found[0].vector)
+    vectors = await service.ask(http, adapter, _documents(asked.input), Embed())
+    width = len(vectors[0].vector)
     if asked.dimensions not in (None, width):
         raise ConfigError(f"dimensions: got {asked.dimensions}, and the model has {width}; leave it out")
     data = [
         EmbeddingItem(index=number, embedding=_written(item.vector, asked.encoding_format), truncated=item.truncated)
-        for number, item in enumerate(found)
+        for number, item in enumerate(vectors)
     ]
-    return EmbeddingsAnswer(model=asked.model or adapter.name, data=data, usage=_usage(found))
+    return EmbeddingsAnswer(model=asked.model or adapter.name, data=data, usage=_usage(vectors))
 
 
-def _usage(found: Sequence[TextPrediction | Embedding]) -> Usage:
-    """Return how many tokens were read."""
-    tokens = sum(item.tokens for item in found)
+def _usage(results: Sequence[TextPrediction | Embedding]) -> Usage:
+    """Return the number of tokens that were read."""
+    tokens = sum(item.tokens for item in results)
     return Usage(prompt_tokens=tokens, total_tokens=tokens)
 
 
@@ -199,8 +199,8 @@ def _written(vector: np.ndarray, form: str) -> list[float] | str:
     return base64.b64encode(vector.astype("<f4").tobytes()).decode()
 
 
-def _documents(given: Input, pairs: str | list[str] | None = None) -> list[TextInput]:
-    texts: list[Any] = given if isinstance(given, list) else [given]
+def _documents(inputs: Input, pairs: str | list[str] | None = None) -> list[TextInput]:
+    texts: list[Any] = inputs if isinstance(inputs, list) else [inputs]
     if pairs is None:
         return [TextInput(text) for text in texts]
     second = [pairs] if isinstance(pairs, str) else pairs
@@ -232,8 +232,8 @@ def _limit(asked: ClassifyRequest, default: Limit | None) -> Limit | None:
     return default
 
 
-def _outputs(found: Sequence[TextPrediction]) -> np.ndarray:
-    return np.stack([item.logits if item.probabilities is None else item.probabilities for item in found])
+def _outputs(predictions: Sequence[TextPrediction]) -> np.ndarray:
+    return np.stack([item.logits if item.probabilities is None else item.probabilities for item in predictions])
 
 
 def _classified(number: int, item: TextPrediction, threshold: float, more: dict[str, Any], *, raw: bool) -> Classified:
@@ -255,7 +255,7 @@ def _classified(number: int, item: TextPrediction, threshold: float, more: dict[
 
 
 def _scores(item: TextPrediction, *, raw: bool) -> list[Score]:
-    """Return all labels, those that are answered first: a client takes the first one for the answer."""
+    """Return all labels, the predicted ones first, as clients take the first one for the answer."""
     values = item.logits if raw or item.probabilities is None else item.probabilities
     labels = item.labels or ("LABEL_0",)
     order = sorted(range(len(values)), key=lambda number: (number not in item.answered, -values[number]))
@@ -268,7 +268,7 @@ def _asked_document(item: str | Question | ChoiceQuestion) -> TextInput:
     return TextInput(item) if isinstance(item, str) else Choices(item.text, choices=tuple(item.choices))
 
 
-def _say_truncated(answer: Response, found: Sequence[TextPrediction | Told]) -> None:
-    cut = [number for number, item in enumerate(found) if item.truncated]
+def _say_truncated(answer: Response, results: Sequence[TextPrediction | Told]) -> None:
+    cut = [number for number, item in enumerate(results) if item.truncated]
     if cut:
         answer.headers["x-truncated"] = json.dumps(cut)[1:-1].replace(" ", "")

@@ -1,4 +1,4 @@
-"""The server: uvicorn, with an engine that is made while it answers that it is not ready yet."""
+"""The server: uvicorn, which answers that it is not ready while the engine is loaded."""
 
 from __future__ import annotations
 
@@ -36,19 +36,19 @@ from foretoken.serving.http.settings import ServerSettings
 from foretoken.serving.store import Store
 
 log = logging.getLogger(__name__)
-_BACKLOG = 2048  # connections that are not taken up yet
+_BACKLOG = 2048  # connections that wait to be accepted
 _FILES = 200  # that are open beside connections
 _HEAD_BYTES = 2**14  # of a request's head
-_CRUMB, _CRUMBS = 64, 2000  # bytes of a body's part on average, and how many parts may be smaller
-_LINGER = 2.0  # seconds that a client has to read why it is cut off
+_CRUMB, _CRUMBS = 64, 2000  # bytes of a body's part on average, and the number of parts that may be smaller
+_LINGER = 2.0  # seconds that a client has to read the error before the connection is closed
 
 
 def serve(settings: ServerSettings, *, say: Callable[[str], None]) -> None:
-    """Serve until SIGTERM or SIGINT; then answer what was accepted.
+    """Serve until SIGTERM or SIGINT; then answer the accepted requests.
 
     Args:
-        settings: what to serve, and where.
-        say: prints the address, when requests are answered.
+        settings: of the server.
+        say: prints the address, as soon as requests are answered.
 
     Raises:
         ConfigError: the address is taken, or there is nothing to serve.
@@ -57,20 +57,27 @@ def serve(settings: ServerSettings, *, say: Callable[[str], None]) -> None:
     """
     source = checked(settings)
     with listening_socket(settings) as listening:
-        host, port = listening.getsockname()[:2]
-        address = f"http://{f'[{host}]' if ':' in host else host}:{port}"
-        _Serving(settings, source, address, say).run(listening)
+        _Serving(settings, source, address(*listening.getsockname()[:2]), say).run(listening)
+
+
+def address(host: str, port: int) -> str:
+    """Return the URL of the server.
+
+    >>> address("::1", 8000)
+    'http://[::1]:8000'
+    """
+    return f"http://{f'[{host}]' if ':' in host else host}:{port}"
 
 
 def start_engine(settings: ServerSettings, source: str, metrics: Metrics) -> ServingEngine:
-    """Return a running engine with the adapters that were named, and those of the folder that can be loaded.
+    """Return a running engine with the named adapters, and those of the folder that can be loaded.
 
     Raises:
-        AdapterError: one that was named cannot be loaded.
+        AdapterError: a named adapter cannot be loaded.
         BackboneError: the pretrained model cannot be loaded.
-        ConfigError, DataError: one cannot keep the limit.
+        ConfigError, DataError: an adapter cannot give the guarantee.
     """
-    keep_few_primitives()  # of a replica of Ray, which no command has started
+    keep_few_primitives()  # for a replica of Ray; the commands have done it already
     base = SharedBase(source, settings.precision)
     if settings.explain is not None and base.precision != FP32:
         raise ConfigError(f"--explain needs float32, got --precision {settings.precision}; leave out one of them")
@@ -87,7 +94,7 @@ def start_engine(settings: ServerSettings, source: str, metrics: Metrics) -> Ser
 
 
 def _add(store: Store, folder: Path, *, accept_changed: bool) -> None:
-    """Load an adapter that nobody has named: where it cannot be, the others are served."""
+    """Load an adapter of a folder; if it cannot be loaded, warn and serve the others."""
     try:
         store.add(folder.name, folder, accept_changed=accept_changed)
     except ForetokenError as error:
@@ -132,12 +139,16 @@ class _Serving:
 
 
 class _Connection(h11.Connection):
-    """h11's, for bodies in parts of some size: each costs it as much time as many bytes."""
+    """h11's connection that refuses bodies in very small parts: each part costs as much time as many bytes."""
 
     _parts = 0.0
 
     def next_event(self) -> Any:
-        """Return the next event, unless a body comes in crumbs."""
+        """Return the next event.
+
+        Raises:
+            h11.RemoteProtocolError: the body arrives in too many small parts.
+        """
         event = super().next_event()
         if isinstance(event, h11.Data):
             self._parts += 1 - len(event.data) / _CRUMB
@@ -149,14 +160,15 @@ class _Connection(h11.Connection):
 
 
 class Protocol(H11Protocol):
-    """uvicorn's, with limits on the time that a head and an answer take, and on connections that wait for their client.
+    """uvicorn's protocol, with limits on the time that a client may take to send and receive, and on connections.
 
-    All connections of a proxy come from one peer, so no peer is refused: what waits longest makes room.
+    All connections of a proxy come from one peer, so no peer is refused: one too many closes the connection that has
+    waited longest for its client.
     """
 
     seconds = 30.0
     most = 1000
-    waiting: dict[Protocol, None]  # for what their clients send or take, the one that has waited longest first
+    waiting: dict[Protocol, None]  # connections that wait for their clients, the longest waiting first
     peer = ""
     _head: asyncio.TimerHandle | None = None
     _taking: asyncio.TimerHandle | None = None
@@ -167,7 +179,7 @@ class Protocol(H11Protocol):
         self.conn = _Connection(h11.SERVER, _HEAD_BYTES)
 
     def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
-        """Wait for a request from now on."""
+        """Start to wait for a request."""
         super().connection_made(transport)
         self.peer = self.client[0] if self.client else ""
         self._head = self.loop.call_later(self.seconds, self._give_up)
@@ -176,7 +188,7 @@ class Protocol(H11Protocol):
             self._make_room()
 
     def data_received(self, data: bytes) -> None:
-        """Wait for the rest where a head is not whole yet."""
+        """Wait for the rest of the request's head, if it is not complete."""
         if self._is_ended:
             return
         super().data_received(data)
@@ -192,31 +204,31 @@ class Protocol(H11Protocol):
         self._look()
 
     def pause_writing(self) -> None:
-        """Wait for a client to take its answer."""
+        """Wait for a client to receive its answer."""
         super().pause_writing()
         self._taking = self.loop.call_later(self.seconds, self.transport.abort)
         self._look()
 
     def resume_writing(self) -> None:
-        """Wait no more."""
+        """Stop waiting for the client to receive."""
         super().resume_writing()
         if self._taking is not None:
             self._taking.cancel()
         self._look()
 
     def connection_lost(self, exc: Exception | None) -> None:
-        """Wait no more."""
+        """Stop waiting for the client."""
         self._stop_head()
-        super().connection_lost(exc)  # which resumes writing
+        super().connection_lost(exc)  # this calls resume_writing
         self.waiting.pop(self, None)
 
     def send_400_response(self, msg: str) -> None:
-        """Answer to what is no HTTP as to every other mistake, and close when the client has had time to read it."""
+        """Answer a message that is not HTTP as every other mistake, and close when the client had time to read it."""
         self._is_ended = True
         if self.conn.our_state not in (h11.IDLE, h11.SEND_RESPONSE):
             self.transport.abort()
             return
-        error = sys.exc_info()[1]  # uvicorn calls this where it has caught what h11 says
+        error = sys.exc_info()[1]  # uvicorn calls this while it handles h11's exception
         status = error.error_status_hint if isinstance(error, h11.RemoteProtocolError) else 400
         answer = error_answer(status, f"this is no usable HTTP: {error or msg}", headers={"connection": "close"})
         for event in (h11.Response(status_code=status, headers=answer.raw_headers), h11.Data(data=bytes(answer.body))):
@@ -232,7 +244,7 @@ class Protocol(H11Protocol):
             self.waiting.setdefault(self)
 
     def _make_room(self) -> None:
-        """End the connection that has waited longest, of the peer that has most of them."""
+        """Close the connection that has waited longest, of the peer that has most connections."""
         ((peer, _),) = Counter(connection.peer for connection in self.waiting).most_common(1)
         longest = next(connection for connection in self.waiting if connection.peer == peer)
         del self.waiting[longest]
@@ -251,7 +263,7 @@ class Protocol(H11Protocol):
 
 
 def uvicorn_config(settings: ServerSettings, service: Service) -> uvicorn.Config:
-    """Return how uvicorn runs the application."""
+    """Return uvicorn's configuration."""
     protocol: Any = type(
         "Protocol",
         (Protocol,),
@@ -271,7 +283,7 @@ def uvicorn_config(settings: ServerSettings, service: Service) -> uvicorn.Config
 
 
 def open_files(connections: int) -> int:
-    """Return how many connections there may be at a time, with the limit on open files raised as far as may be."""
+    """Raise the limit on open files as far as allowed; return the number of connections that fit it, at most those."""
     try:
         import resource
     except ImportError:  # Windows
@@ -285,11 +297,11 @@ def open_files(connections: int) -> int:
 
 
 def checked(settings: ServerSettings) -> str:
-    """Return where the pretrained model loads from; look at everything that takes no time to look at.
+    """Check the settings and adapter folders before anything is loaded; return the source of the pretrained model.
 
     Raises:
         AdapterError: a folder holds no usable adapter.
-        ConfigError: there is nothing to serve, adapters of two models, or a host that is no name.
+        ConfigError: there is nothing to serve, adapters of two models, or an invalid host name.
     """
     Hosts(settings)
     if settings.adapters is not None and not settings.adapters.is_dir():
@@ -297,9 +309,9 @@ def checked(settings: ServerSettings) -> str:
     named: dict[str, str] = {}
     for name, folder in settings.sources.items():
         check_name(name)
-        place = checked_folder(folder)
+        adapter = checked_folder(folder)
         if settings.model is None:
-            named[name] = base_model_of(place)
+            named[name] = base_model_of(adapter)
     if settings.model is not None:
         return settings.model
     if not named:
@@ -317,7 +329,7 @@ def listening_socket(settings: ServerSettings) -> socket.socket:
     """Return a socket at the address of the settings.
 
     Raises:
-        ConfigError: it is taken.
+        ConfigError: the address is not free.
     """
     family = socket.AF_INET6 if ":" in settings.host else socket.AF_INET
     listening = socket.socket(family)
@@ -334,4 +346,4 @@ def listening_socket(settings: ServerSettings) -> socket.socket:
 
 
 def _ignore(*_: object) -> None:
-    """Let uvicorn raise the signal again when it has stopped, without ending the process by it."""
+    """Ignore a signal: uvicorn raises it again when it has stopped, which would end the process."""

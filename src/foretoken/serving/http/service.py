@@ -1,4 +1,4 @@
-"""What the routes share: the engine, the keys, and waiting for an answer while the client does."""
+"""What the routes share: the engine, the keys, and waiting for answers as long as the client does."""
 
 from __future__ import annotations
 
@@ -6,6 +6,7 @@ import asyncio
 import hmac
 import tempfile
 from collections.abc import Callable, Sequence
+from concurrent.futures import Future
 from pathlib import Path
 from typing import Annotated, Any, ParamSpec, TypeVar
 
@@ -29,12 +30,12 @@ from foretoken.serving.tasks import ServingTask, TextInput, TextPrediction
 
 T = TypeVar("T")
 P = ParamSpec("P")
-_LARGE = 2**16  # bytes or characters that are read beside the event loop, one after the other
+_LARGE = 2**16  # bytes or characters from which a request is parsed on another thread, one after the other
 _bearer = HTTPBearer(auto_error=False, description="the key that the server was started with, if any")
 
 
 class Service:
-    """The server's state: settings, numbers, and the engine as soon as there is one."""
+    """The server's state: settings, metrics, and the engine as soon as there is one."""
 
     def __init__(self, settings: ServerSettings, metrics: Metrics) -> None:
         self.settings, self.metrics = settings, metrics
@@ -45,7 +46,7 @@ class Service:
         self.uploads = Path(self._spool.name)
 
     def close(self) -> None:
-        """Answer what was accepted, and remove what was uploaded."""
+        """Answer the accepted requests, and remove the uploads."""
         if self.engine is not None:
             self.engine.close()
         self._spool.cleanup()
@@ -71,7 +72,7 @@ class Service:
 
         Raises:
             NoSuchAdapterError: there is none of this name.
-            ConfigError: there is not one adapter alone.
+            ConfigError: no name was given, and there is not exactly one adapter.
         """
         store = self.running.store
         if name is None:
@@ -82,7 +83,7 @@ class Service:
         return store.get(name)
 
     async def asked(self, http: Request, model: type[Asked]) -> Asked:
-        """Return what a client asks, once its key is known to be right; large bodies are parsed one after the other."""
+        """Return the parsed body of a request; large ones are parsed one after the other."""
         body: Body = http.state.body
         body.check_type()
         whole = await body.whole()
@@ -93,22 +94,24 @@ class Service:
     async def ask(
         self, http: Request, adapter: Adapter, documents: Sequence[TextInput], task: ServingTask[T]
     ) -> list[T]:
-        """Have documents answered; the request is given up when its client leaves."""
-        (found,) = await self.ask_each(http, [adapter.name], documents, task)
-        if isinstance(found, BaseException):
-            raise found
-        return found
+        """Return the answers for documents; the request is cancelled when its client leaves."""
+        (answers,) = await self.ask_each(http, [adapter.name], documents, task)
+        if isinstance(answers, BaseException):
+            raise answers
+        return answers
 
     async def ask_each(
         self, http: Request, names: Sequence[str], documents: Sequence[TextInput], task: ServingTask[T]
     ) -> list[list[T] | BaseException]:
-        """Have documents answered by several adapters, at once; an error in place of the answers of one that fails."""
+        """Return the answers of several adapters for documents, or the error of one that fails."""
         who = names[0] if len(names) == 1 else f"{len(names)} adapters"
         http.scope["state"].setdefault("log", {}).update(adapter=who, documents=len(documents))
         is_large = len(names) * sum(item.characters for item in documents) > _LARGE
         submit = self._after_others if is_large else run_in_threadpool
-        found = await submit(self.running.submit_all, [engines.Request(name, documents, task) for name in names])
-        futures = [_failed(one) if isinstance(one, ForetokenError) else asyncio.wrap_future(one) for one in found]
+        submitted = await submit(self.running.submit_all, [engines.Request(name, documents, task) for name in names])
+        futures = [
+            asyncio.wrap_future(_failed(item) if isinstance(item, ForetokenError) else item) for item in submitted
+        ]
         answers = asyncio.gather(*futures, return_exceptions=True)
         gone = asyncio.ensure_future(_disconnected(http))
         either: set[asyncio.Future[Any]] = {answers, gone}
@@ -119,23 +122,29 @@ class Service:
             return answers.result()
         finally:
             gone.cancel()
-            for one in futures:
-                one.cancel()  # and with it the engine's future, unless it is done
+            for future in futures:
+                future.cancel()  # and with it the engine's future, unless it is done
 
-    async def explain(self, adapter: Adapter, documents: Sequence[TextInput], found: Sequence[TextPrediction]) -> Any:
-        """Return what the answer to one document rests on.
+    async def explain(
+        self, adapter: Adapter, documents: Sequence[TextInput], predictions: Sequence[TextPrediction]
+    ) -> Any:
+        """Return which words or passages the answer for one document rests on.
 
         Raises:
-            ConfigError: there are several documents, or nothing is explained here.
+            ConfigError: there are several documents, or the server does not explain.
         """
         if self.explainer is None:
             raise ConfigError("explain: the server was started without --explain; leave it out")
         if len(documents) > 1:
             raise ConfigError(f"explain: got {len(documents)} documents; send one at a time")
-        return await run_in_threadpool(self.explainer.explain, self.running, adapter, documents[0], found[0])
+        return await run_in_threadpool(self.explainer.explain, self.running, adapter, documents[0], predictions[0])
 
     async def _after_others(self, function: Callable[P, T], *args: P.args, **options: P.kwargs) -> T:
-        """Run on another thread what takes time and memory, one after the other; no longer wait than for an answer."""
+        """Run a function that takes time and memory on another thread, after others of its kind.
+
+        Raises:
+            BusyError: it would have to wait longer than an answer may take.
+        """
         try:
             with anyio.fail_after(self.settings.limits.seconds_expected):
                 await self._large.acquire()
@@ -148,12 +157,12 @@ class Service:
             self._large.release()
 
     async def call(self, function: Callable[[], T]) -> T:
-        """Run something on the engine's thread."""
+        """Run a function on the engine's thread."""
         return await asyncio.wrap_future(self.running.call(function))
 
 
-def _failed(error: ForetokenError) -> asyncio.Future[Any]:
-    future = asyncio.get_running_loop().create_future()
+def _failed(error: ForetokenError) -> Future[Any]:
+    future: Future[Any] = Future()
     future.set_exception(error)
     return future
 
@@ -163,7 +172,7 @@ async def _disconnected(http: Request) -> None:
         pass
 
 
-async def service_of(http: Request) -> Service:  # what is not async, FastAPI runs in another thread
+async def service_of(http: Request) -> Service:  # async, as FastAPI runs other functions in another thread
     """Return the service of the application."""
     return http.app.state.service
 
@@ -172,30 +181,30 @@ ServiceOf = Annotated[Service, Depends(service_of)]
 Credentials = Annotated[HTTPAuthorizationCredentials | None, Depends(_bearer)]
 
 
-async def needs_key(service: ServiceOf, given: Credentials) -> None:
-    """Refuse clients without the key; the admin key opens everything."""
+async def needs_key(service: ServiceOf, credentials: Credentials) -> None:
+    """Refuse clients without the key; the admin key is a key too."""
     settings = service.settings
-    if settings.api_key is not None and not _is_one_of(given, settings.api_key, settings.admin_key):
+    if settings.api_key is not None and not _is_one_of(credentials, settings.api_key, settings.admin_key):
         raise _unauthorised("this route needs the API key, as `Authorization: Bearer KEY`")
 
 
-async def needs_admin_key(service: ServiceOf, given: Credentials) -> None:
-    """Refuse clients without the admin key; without such a key nobody may."""
+async def needs_admin_key(service: ServiceOf, credentials: Credentials) -> None:
+    """Refuse clients without the admin key, and all clients where the server has none."""
     if not service.settings.uploads:
         raise HTTPException(
             409, "this server has replicas, and an upload would reach one of them alone; name adapters when it starts"
         )
     if service.settings.admin_key is None:
         raise _unauthorised("the server was started without --admin-key, so nobody may load or remove adapters")
-    if not _is_one_of(given, service.settings.admin_key):
+    if not _is_one_of(credentials, service.settings.admin_key):
         raise _unauthorised("this route needs the admin key, as `Authorization: Bearer KEY`")
 
 
-def _is_one_of(given: HTTPAuthorizationCredentials | None, *keys: str | None) -> bool:
-    """Compare in constant time, with all keys; a header is read as Latin-1, whatever its bytes are."""
-    said = b"" if given is None else given.credentials.encode("latin-1")
-    same = [hmac.compare_digest(said, key.encode()) for key in keys if key is not None]
-    return given is not None and any(same)
+def _is_one_of(credentials: HTTPAuthorizationCredentials | None, *keys: str | None) -> bool:
+    """Compare with all keys in constant time; a header is read as Latin-1, whatever its bytes are."""
+    sent = b"" if credentials is None else credentials.credentials.encode("latin-1")
+    same = [hmac.compare_digest(sent, key.encode()) for key in keys if key is not None]
+    return credentials is not None and any(same)
 
 
 def _unauthorised(message: str) -> HTTPException:

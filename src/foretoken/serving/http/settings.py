@@ -1,4 +1,4 @@
-"""What the server is told when it starts."""
+"""The settings of the server."""
 
 from __future__ import annotations
 
@@ -15,28 +15,28 @@ class ServerSettings:
     """Addresses, keys and limits.
 
     Attributes:
-        sources: adapters by name, and the folder of each.
-        model: the pretrained model; None for the one that the first adapter names.
+        sources: the folders of adapters by name.
+        model: the pretrained model (default: the one that the first adapter names).
         accept_changed: load adapters at the start though the model is not the one that they were trained on.
         adapters: a folder whose subfolders are adapters.
         memory: bytes of adapters that stay loaded.
-        adapter_dtype: in which their parameters are kept; None for the model's type.
+        adapter_dtype: of the adapters' parameters (default: the model's dtype).
         precision: of the pretrained model: ``fp32``, ``bf16``, ``int8`` or ``auto``.
-        host: where it listens.
-        port: the same; 0 for any that is free.
-        api_key: what clients must send; None for no key.
-        admin_key: what those must send who load and remove adapters; None: nobody can.
-        allowed_hosts: names by which it may be called; none: those of this machine, and any with a key.
+        host: the address to listen at.
+        port: the port to listen at; 0 for any free one.
+        api_key: that clients must send; None for no key.
+        admin_key: that clients must send to load and remove adapters; None: nobody may.
+        allowed_hosts: allowed Host headers; see :class:`~foretoken.serving.http.hosts.Hosts` for the default.
         cors: origins of web pages that may call the server.
         limits: of the engine.
-        body_bytes: of a request.
-        adapter_bytes: of an adapter's files.
-        client_seconds: within which a client must have sent a request, and taken each part of the answer.
-        connections: at a time; one more takes the place of one whose client keeps the server waiting.
-        drain_seconds: that requests have to be answered in when the server is told to stop.
-        limit: what is guaranteed of answers where a request does not say.
-        states: bytes of what the frozen layers computed of recent documents; it stays for later requests.
-        explain: tokens of a document whose answer is explained, at most; None: none is.
+        body_bytes: of a request, at most.
+        adapter_bytes: of an adapter's files, at most.
+        client_seconds: within which a client must have sent a request, and received each part of the answer.
+        connections: at a time; one more closes one whose client keeps the server waiting.
+        drain_seconds: to answer the accepted requests when the server is told to stop.
+        limit: guarantee of answers, where a request names none.
+        states: bytes of hidden states of recent documents below the adapters, which stay for later requests.
+        explain: tokens of a document whose answer may be explained, at most; None: no explanations.
         uploads: whether adapters may be loaded and removed over HTTP at all.
     """
 

@@ -1,4 +1,4 @@
-"""Parquet files as blocks of rows: each block of the input becomes one file of the output, or is still missing."""
+"""Parquet files as blocks of rows: each block of the input becomes one file of the output."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from foretoken.errors import DataError, SaveError, did_you_mean, quoted
 from foretoken.files import JsonObject, make_folder, remove, remove_strays, write_json
 from foretoken.saved_files import read_object
 
-PLAN = "_foretoken.json"  # readers of parquet folders pass over names that begin with an underscore
+PLAN = "_foretoken.json"  # readers of parquet folders ignore names that begin with an underscore
 _ROWS_AT_ONCE = 1024
 
 
@@ -22,12 +22,12 @@ class RowBlock:
     """Rows that are predicted together.
 
     Attributes:
-        number: its place among all blocks.
-        file: that the rows are in.
-        group: the row group of the file.
-        start: its first row within the row group.
-        first: its first row within the file.
-        rows: how many.
+        number: index among all blocks.
+        file: of the rows.
+        group: row group in the file.
+        start: first row in the row group.
+        first: first row in the file.
+        rows: the number of rows.
     """
 
     number: int
@@ -44,10 +44,10 @@ class RowBlock:
 
 
 def parquet_files(source: Path) -> list[Path]:
-    """Return a parquet file, or those of a folder and its subfolders in the order of their names.
+    """Return a parquet file, or the files of a folder and its subfolders, sorted by name.
 
     Raises:
-        DataError: there is none.
+        DataError: there is no parquet file.
     """
     if source.is_file():
         return [source]
@@ -60,7 +60,7 @@ def parquet_files(source: Path) -> list[Path]:
 
 
 def cut_into_blocks(files: Iterable[Path], columns: Sequence[str], *, rows: int) -> list[RowBlock]:
-    """Return the blocks of files: as many rows each, or what is left of a row group.
+    """Return the blocks of files: ``rows`` rows each, or the rest of a row group.
 
     Raises:
         DataError: a file cannot be read, or lacks one of the columns.
@@ -87,7 +87,7 @@ def cut_into_blocks(files: Iterable[Path], columns: Sequence[str], *, rows: int)
 
 
 def read_block(block: RowBlock, columns: Sequence[str]) -> pa.Table:
-    """Return these columns of a block's rows, holding little more than them in memory."""
+    """Return columns of a block's rows, with little more than them in memory."""
     file = pq.ParquetFile(block.file)
     schema = pa.schema([file.schema_arrow.field(name) for name in columns])
     parts, offset, end = [], 0, block.start + block.rows
@@ -102,13 +102,13 @@ def read_block(block: RowBlock, columns: Sequence[str]) -> pa.Table:
 
 
 def missing_blocks(folder: Path, blocks: Sequence[RowBlock], plan: JsonObject, *, overwrite: bool) -> list[RowBlock]:
-    """Return the blocks whose predictions are not in a folder yet; with `overwrite` all of them.
+    """Return the blocks whose predictions are not in a folder yet; with `overwrite` all blocks.
 
     Args:
-        folder: of the results; it is made where it is missing.
-        blocks: all of them.
-        plan: what the results depend on; it is written beside them.
-        overwrite: remove results that are there.
+        folder: of the results; it is created if it is missing.
+        blocks: all blocks.
+        plan: options that the results depend on; written beside them.
+        overwrite: remove earlier results.
 
     Raises:
         SaveError: the folder holds something else, or results of another plan.
@@ -132,10 +132,10 @@ def missing_blocks(folder: Path, blocks: Sequence[RowBlock], plan: JsonObject, *
 
 
 def check_whole(folder: Path, blocks: Iterable[RowBlock]) -> None:
-    """Compare the number of rows of every file of results with its block.
+    """Check that the results of every block have its number of rows.
 
     Raises:
-        SaveError: one of them has another number, or is not there.
+        SaveError: a file is missing, or has another number of rows.
     """
     for block in blocks:
         file = folder / block.result

@@ -1,4 +1,4 @@
-"""The Ray cluster: the one that $RAY_ADDRESS names, or one of this machine that ends with the command."""
+"""The Ray cluster: the one that $RAY_ADDRESS names, or one on this machine that ends with the command."""
 
 from __future__ import annotations
 
@@ -13,11 +13,11 @@ from foretoken.errors import ConfigError, one_line
 
 @contextmanager
 def cluster(processes: int, *, option: str) -> Iterator[bool]:
-    """Connect to the cluster for as long as the block lasts; yield whether it was started here.
+    """Connect to the cluster while the block runs; yield whether it was started here.
 
     Args:
-        processes: how many will run at the same time, each on one CPU.
-        option: that said so, for the message.
+        processes: the number that run at the same time, each on one CPU.
+        option: that sets this number, for error messages.
 
     Raises:
         ConfigError: the cluster cannot be reached, or has fewer CPUs.
@@ -34,9 +34,9 @@ def cluster(processes: int, *, option: str) -> Iterator[bool]:
             where = f"the Ray cluster at {address}" if address else "a Ray cluster of this machine"
             raise ConfigError(f"cannot use {where}: {one_line(str(error))[:200]}") from error
     try:
-        found = int(ray.cluster_resources().get("CPU", 0))
-        if found < processes:
-            raise ConfigError(f"{option}: got {processes}, but the Ray cluster has {found} CPUs; ask for fewer")
+        cpus = int(ray.cluster_resources().get("CPU", 0))
+        if cpus < processes:
+            raise ConfigError(f"{option}: got {processes}, but the Ray cluster has {cpus} CPUs; ask for fewer")
         yield not was_connected and not address
     finally:
         if not was_connected:
@@ -44,5 +44,5 @@ def cluster(processes: int, *, option: str) -> Iterator[bool]:
 
 
 def whole_path(source: str) -> str:
-    """Return the whole path of a folder, as processes of a cluster run in other ones; other names as they are."""
+    """Return the absolute path of a folder, as processes of a cluster run in others; return other names unchanged."""
     return str(Path(source).resolve()) if Path(source).is_dir() else source

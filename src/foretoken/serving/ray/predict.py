@@ -1,4 +1,4 @@
-"""Predictions for parquet files, by workers of a Ray cluster: every row once, also where workers are killed."""
+"""Predictions for parquet files by workers of a Ray cluster: every row once, even if workers are killed."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ log = logging.getLogger(__name__)
 
 @dataclass(frozen=True)
 class Done:
-    """What a command has done: rows in the output, of these with an error in this command, rows of earlier ones."""
+    """The rows in the output, those of this command with an error, and those of earlier commands."""
 
     rows: int
     errors: int
@@ -32,7 +32,7 @@ class Done:
 
 
 def predict(options: RayOptions) -> Done:
-    """Predict what is missing of the output, and compare it with the input.
+    """Predict the rows that the output lacks, then check that it is complete.
 
     Raises:
         DataError: the input cannot be used.
@@ -41,7 +41,7 @@ def predict(options: RayOptions) -> Done:
         SaveError: the output holds something else, or cannot be written.
         ConfigError: there is no cluster with so many CPUs.
     """
-    import ray  # noqa: F401  (where it is missing, that is said before anything is written)
+    import ray  # noqa: F401  (if it is missing, fail before anything is written)
 
     job, files = _job(options), parquet_files(options.input)
     blocks = cut_into_blocks(files, job.texts, rows=options.rows_per_block)
@@ -54,17 +54,17 @@ def predict(options: RayOptions) -> Done:
     errors = 0
     if left:
         with cluster(options.workers, option="--workers"):
-            for number, found in enumerate(_results(job, left), 1):
-                if found["failure"]:
-                    raise ForetokenError(str(found["failure"]))
-                errors += int(found["errors"])
+            for number, result in enumerate(_results(job, left), 1):
+                if result["failure"]:
+                    raise ForetokenError(str(result["failure"]))
+                errors += int(result["errors"])
                 log.info("block %d of %d is written", len(blocks) - len(left) + number, len(blocks))
     check_whole(options.output, blocks)
     return Done(rows, errors, rows - sum(block.rows for block in left))
 
 
 def _results(job: RayOptions, blocks: Sequence[RowBlock]) -> Iterator[dict[str, Any]]:
-    """Yield what the workers say of each block; Ray starts killed workers again and repeats their blocks."""
+    """Yield the workers' result for each block; Ray restarts killed workers and repeats their blocks."""
     import ray
     from ray.exceptions import RayError
 
@@ -83,12 +83,12 @@ def _results(job: RayOptions, blocks: Sequence[RowBlock]) -> Iterator[dict[str, 
 
 
 def _job(options: RayOptions) -> RayOptions:
-    """Look at everything that takes no time to look at."""
+    """Check the adapter's folder and fill in what depends on it: the model, the columns and the precision."""
     adapter = options.adapter.resolve()
     columns: Mapping[str, Any] = {}
     if options.adapter_column is None:
-        place = checked_folder(options.adapter)
-        source, columns = base_model_of(place, options.base_model), read_card(place).columns
+        folder = checked_folder(options.adapter)
+        source, columns = base_model_of(folder, options.base_model), read_card(folder).columns
         if "text" in columns and options.text_column is None:
             raise ConfigError(
                 f"--ray reads the texts of one column, and {options.adapter} makes its texts of several ("
@@ -114,16 +114,16 @@ def _first_model(folder: Path) -> str:
         raise AdapterError(
             f"{folder} is not there; with --adapter-column expected a folder whose subfolders are adapters"
         )
-    for place in sorted(item for item in folder.iterdir() if item.is_dir()):
+    for subfolder in sorted(item for item in folder.iterdir() if item.is_dir()):
         try:
-            return base_model_of(adapter_folder(place))
+            return base_model_of(adapter_folder(subfolder))
         except AdapterError:
             continue
     raise AdapterError(f"{folder} has no adapter among its subfolders, which --adapter-column expects")
 
 
 def _with_ids(job: RayOptions, files: Sequence[Path]) -> RayOptions:
-    """Say whether the input has ids: all files of it, or none."""
+    """Set whether the input has ids: all of its files must have them, or none."""
     import pyarrow.parquet as pq
 
     has = [ID in pq.read_schema(file).names for file in files]
@@ -135,7 +135,7 @@ def _with_ids(job: RayOptions, files: Sequence[Path]) -> RayOptions:
 
 
 def _plan(job: RayOptions, files: Sequence[Path]) -> JsonObject:
-    """Return what the results depend on."""
+    """Return the options and files that the results depend on."""
     about = {
         "adapter": str(job.adapter),
         "text_column": job.text_column,
@@ -145,5 +145,4 @@ def _plan(job: RayOptions, files: Sequence[Path]) -> JsonObject:
         "precision": job.precision,
     }
     about |= {} if job.base_model is None else {"base_model": job.model}
-    found = [[str(file.resolve()), file.stat().st_size, file.stat().st_mtime_ns] for file in files]
-    return about | {"files": found}
+    return about | {"files": [[str(file.resolve()), (stat := file.stat()).st_size, stat.st_mtime_ns] for file in files]}

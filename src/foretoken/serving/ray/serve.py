@@ -1,4 +1,4 @@
-"""The server behind Ray Serve: replicas of the same application, each with its own engine."""
+"""The server on Ray Serve: replicas of the same application, each with its own engine."""
 
 from __future__ import annotations
 
@@ -18,23 +18,23 @@ from foretoken.inference.shared_base import SharedBase
 from foretoken.lengthening import short_name
 from foretoken.serving.http.app import make_app
 from foretoken.serving.http.metrics import Metrics
-from foretoken.serving.http.server import checked, listening_socket, start_engine
+from foretoken.serving.http.server import address, checked, listening_socket, start_engine
 from foretoken.serving.http.service import Service
 from foretoken.serving.http.settings import ServerSettings
 from foretoken.serving.ray.cluster import cluster, whole_path
 
 log = logging.getLogger(__name__)
 NAME = "foretoken"
-_MARGIN = 60  # seconds that Ray may take to end replicas which have drained
+_MARGIN = 60  # seconds that Ray may take to end replicas after they have answered their requests
 
 
 def serve_replicas(settings: ServerSettings, *, replicas: int, say: Callable[[str], None]) -> None:
-    """Serve until SIGTERM or SIGINT; then answer what was accepted.
+    """Serve until SIGTERM or SIGINT; then answer the accepted requests.
 
     Args:
-        settings: what to serve, and where.
-        replicas: processes with an engine each.
-        say: prints the address, when requests are answered.
+        settings: of the server.
+        replicas: the number of processes, each with an engine.
+        say: prints the address, as soon as requests are answered.
 
     Raises:
         ConfigError: the address is taken, the cluster is too small, or there is nothing to serve.
@@ -43,7 +43,7 @@ def serve_replicas(settings: ServerSettings, *, replicas: int, say: Callable[[st
     """
     base = SharedBase(checked(settings), settings.precision)
     source, settings = base.source, _for_replicas(settings, base.precision)
-    with listening_socket(settings) as listening:  # tells whether the address is free; Ray takes it then
+    with listening_socket(settings) as listening:  # only checks that the address is free; Ray opens it again
         host, port = listening.getsockname()[:2]
     with cluster(replicas, option="--replicas") as is_local:
         from ray import serve
@@ -54,9 +54,9 @@ def serve_replicas(settings: ServerSettings, *, replicas: int, say: Callable[[st
         before = {number: signal.signal(number, lambda *_: stop.set()) for number in numbers}
         try:
             _deploy(settings, whole_path(source), replicas)
-            address = f"http://{f'[{host}]' if ':' in host else host}:{port}"
             noun = "replica" if replicas == 1 else "replicas"
-            say(f"serving {short_name(source)} in {base.precision} with {replicas} {noun} at {address}")
+            where = address(host, port)
+            say(f"serving {short_name(source)} in {base.precision} with {replicas} {noun} at {where}")
             stop.wait()
         finally:
             _delete(settings.drain_seconds + _MARGIN)
@@ -67,9 +67,9 @@ def serve_replicas(settings: ServerSettings, *, replicas: int, say: Callable[[st
 
 
 def _delete(seconds: float) -> None:
-    """Delete the application; return when the replicas have answered what they had accepted, or have been ended.
+    """Delete the application; return when the replicas have answered the accepted requests, or have been ended.
 
-    ``serve.delete`` waits for 60 s and then raises an error, which is as long as replicas may take to drain.
+    ``serve.delete`` raises an error after 60 s, though replicas may need longer to answer.
     """
     from ray import serve
 
@@ -92,7 +92,7 @@ def _deploy(settings: ServerSettings, source: str, replicas: int) -> None:
         serve.ingress(build)(),
         name=NAME,
         num_replicas=replicas,
-        max_ongoing_requests=settings.connections,  # the engine has its own queue, and needs many to fill its batches
+        max_ongoing_requests=settings.connections,  # many, as the engine's own queue fills batches from them
         graceful_shutdown_timeout_s=settings.drain_seconds,
         graceful_shutdown_wait_loop_s=0.1,
         ray_actor_options={"num_cpus": 1},
@@ -104,16 +104,16 @@ def _deploy(settings: ServerSettings, source: str, replicas: int) -> None:
 
 
 def application(settings: ServerSettings, source: str) -> ASGIApp:
-    """Return the application of one replica, with an engine that runs."""
+    """Return the application of one replica, with a running engine."""
     service = Service(settings, Metrics())
     service.engine = start_engine(settings, source, service.metrics)
     return make_app(service)
 
 
 def _for_replicas(settings: ServerSettings, precision: str) -> ServerSettings:
-    """Return the settings with whole paths, as replicas run in other folders, and without uploads.
+    """Return the settings with absolute paths, as replicas run in other folders, and without uploads.
 
-    All replicas compute in one precision, whichever each of them would be faster in.
+    All replicas compute in the same precision, though another might be faster on some machines.
     """
     adapters = None if settings.adapters is None else settings.adapters.resolve()
     sources = {name: folder.resolve() for name, folder in settings.sources.items()}

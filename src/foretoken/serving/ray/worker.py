@@ -1,4 +1,4 @@
-"""One process of `foretoken predict --ray`: it reads a block, asks its own engine and writes the predictions."""
+"""A worker of `foretoken predict --ray`: it reads blocks, predicts with its own engine, and writes the predictions."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ from foretoken.serving.tasks import Classify, TextInput, TextPrediction
 from foretoken.training.saved_folder import adapter_folder
 
 ID = "id"
-ONLY = "only-adapter"  # what the store calls the adapter where there is one alone
+ONLY = "only-adapter"  # the adapter's name in the store where there is only one
 _MANY = 10**9
 _MEMORY = 2 * 10**9  # bytes of adapters that stay loaded
 _ANSWERS = {
@@ -51,24 +51,24 @@ Asked: TypeAlias = "Future[list[TextPrediction]] | str"
 
 @dataclass(frozen=True, kw_only=True)
 class RayOptions:
-    """What `foretoken predict --ray` is told, and what it tells every worker.
+    """The options of `foretoken predict --ray` and of its workers.
 
     Attributes:
         adapter: run folder or adapter folder; with `adapter_column` the folder whose subfolders are adapters.
         input: parquet file, or folder of them.
         output: folder of the results.
-        text_column: of the texts; None for the one of the training, or `text`.
-        pair_column: of the second texts; None for the one of the training, if any.
+        text_column: of the texts (default: the column of the training data, or `text`).
+        pair_column: of the second texts (default: the column of the training data, if any).
         adapter_column: of the names of the adapters.
-        workers: processes.
+        workers: the number of processes.
         rows_per_block: of the results.
         tokens_per_batch: of a forward pass.
         precision: of the pretrained model: ``fp32``, ``bf16``, ``int8`` or ``auto``, which is measured once.
-        overwrite: remove results that are there.
-        base_model: the pretrained model, in place of what the adapters say.
+        overwrite: remove earlier results.
+        base_model: the pretrained model, in place of the one that the adapters name.
         accept_changed: load adapters though the model is not the one that they were trained on.
-        model: the pretrained model; found out.
-        has_ids: whether the input has a column ``id``; found out.
+        model: the pretrained model; filled in by :func:`~foretoken.serving.ray.predict.predict`.
+        has_ids: whether the input has a column ``id``; filled in as ``model`` is.
     """
 
     adapter: Path
@@ -94,14 +94,14 @@ class RayOptions:
 
 
 class Worker:
-    """Predicts blocks; the engine is made for the first of them."""
+    """Predicts blocks; the engine is started for the first of them."""
 
     def __init__(self, job: RayOptions) -> None:
         self.job = job
         self._unusable: dict[str, str] = {}  # why, by the adapter's name
 
     def __call__(self, batch: Mapping[str, Any]) -> dict[str, list[Any]]:
-        """Predict one block, given as columns of one row; return how many rows have an error, or why it failed."""
+        """Predict one block, given as columns of one row; return the number of rows with errors, or the failure."""
         block = RowBlock(**{name: values[0] for name, values in batch.items()})
         try:
             errors, failure = self.write(block), ""
@@ -110,7 +110,7 @@ class Worker:
         return {"rows": [block.rows], "errors": [errors], "process": [os.getpid()], "failure": [failure]}
 
     def write(self, block: RowBlock) -> int:
-        """Write the predictions of a block, whole or not at all; return how many rows have an error instead.
+        """Write the predictions of a block, all or none; return the number of rows with an error instead.
 
         Raises:
             ForetokenError: the model, or the one adapter, cannot be loaded, or the file cannot be written.
@@ -122,26 +122,26 @@ class Worker:
             self._column(table, name) for name in (job.text_column, job.pair_column, job.adapter_column)
         )
         asked = [self._ask(*row) for row in zip(names, texts, pairs, strict=True)]
-        answers = [_answer(name, one) for name, one in zip(names, asked, strict=True)]
-        place = {"file": [block.file] * block.rows, "row": range(block.first, block.first + block.rows)}
-        found = pa.table({name: pa.array(values) for name, values in place.items()})
+        answers = [_answer(name, future) for name, future in zip(names, asked, strict=True)]
+        rows = range(block.first, block.first + block.rows)
+        results = pa.table({"file": pa.array([block.file] * block.rows), "row": pa.array(rows)})
         if job.has_ids:
-            found = found.append_column(ID, table[ID])
+            results = results.append_column(ID, table[ID])
         for name, kind in _ANSWERS.items():
-            found = found.append_column(name, pa.array([answer.get(name) for answer in answers], kind))
+            results = results.append_column(name, pa.array([answer.get(name) for answer in answers], kind))
         with atomic_file(job.output / block.result) as file:
-            pq.write_table(found, file)
+            pq.write_table(results, file)
         return sum("error" in answer for answer in answers)
 
     @cached_property
     def engine(self) -> ServingEngine:
-        """The engine, with the one adapter where there is one alone."""
+        """The engine, with the adapter where there is only one."""
         keep_few_primitives()
         base = SharedBase(self.job.model, self.job.precision)
         store = Store(base, MixedBank(base), memory=_MEMORY)
         if self.job.adapter_column is None:
             store.add(ONLY, self.job.adapter, accept_changed=self.job.accept_changed)
-        limits = Limits(  # nobody waits for an answer
+        limits = Limits(  # no client waits for an answer
             tokens_per_batch=self.job.tokens_per_batch,
             rows_waiting=_MANY,
             documents=_MANY,
@@ -155,20 +155,20 @@ class Worker:
         return [None] * len(table) if name is None else table[name].to_pylist()
 
     def _ask(self, name: str | None, text: str | None, pair: str | None) -> Asked:
-        """Put a row into the queue, or return why it cannot be predicted."""
+        """Put a row into the queue, or return the error of a row that cannot be predicted."""
         engine = self.engine
         try:
             if self.job.pair_column is not None and not (pair or "").strip():
                 return f"the column {self.job.pair_column!r} is empty; expected some text"
             adapter = ONLY if self.job.adapter_column is None else self._adapter(name or "")
             return engine.submit(Request(adapter, [TextInput(text or "", pair)], Classify()))
-        except (BusyError, NotReadyError):  # no fault of the row
+        except (BusyError, NotReadyError):  # not an error of the row
             raise
         except ForetokenError as error:
             return one_line(str(error))
 
     def _adapter(self, name: str) -> str:
-        """Load the adapter that a row names, unless it is there already."""
+        """Load the adapter that a row names, unless it is loaded already."""
         if name in self._unusable:
             raise AdapterError(self._unusable[name])
         store = self.engine.store
@@ -189,28 +189,28 @@ def _answer(name: str | None, asked: Asked) -> dict[str, Any]:
     """Return the columns of a row.
 
     Raises:
-        ComputeError: the model failed, which is no fault of the row.
+        ComputeError: the model failed; it is not an error of the row.
     """
     answer: dict[str, Any] = {} if name is None else {"adapter": name}
     if isinstance(asked, str):
         return answer | {"error": asked}
     try:
-        (found,) = asked.result()
+        (prediction,) = asked.result()
     except ComputeError:
         raise
     except ForetokenError as error:
         return answer | {"error": one_line(str(error))}
-    answer |= {"tokens": found.tokens, "truncated": found.truncated}
-    if found.probabilities is None:
-        return answer | _numbers(found)
-    answer |= {"labels": list(found.labels), "probabilities": found.probabilities.tolist()}
-    return answer | {"label": next(iter(found.names), None), "prediction": found.names}
+    answer |= {"tokens": prediction.tokens, "truncated": prediction.truncated}
+    if prediction.probabilities is None:
+        return answer | _numbers(prediction)
+    answer |= {"labels": list(prediction.labels), "probabilities": prediction.probabilities.tolist()}
+    return answer | {"label": next(iter(prediction.names), None), "prediction": prediction.names}
 
 
-def _numbers(found: TextPrediction) -> dict[str, Any]:
-    """Return the columns of regression: the number, or those of the targets that ``labels`` names."""
-    std = found.numbers.get("std")
-    columns = {} if std is None else {"std": list(std.values()) if found.labels else [std]}
-    if not found.labels:
-        return columns | {"value": found.numbers["value"]}
-    return columns | {"labels": list(found.labels), "values": list(found.numbers["values"].values())}
+def _numbers(prediction: TextPrediction) -> dict[str, Any]:
+    """Return the columns of regression: the number, or the numbers of the targets in ``labels``."""
+    std = prediction.numbers.get("std")
+    columns = {} if std is None else {"std": list(std.values()) if prediction.labels else [std]}
+    if not prediction.labels:
+        return columns | {"value": prediction.numbers["value"]}
+    return columns | {"labels": list(prediction.labels), "values": list(prediction.numbers["values"].values())}

@@ -1,1 +1,1 @@
-"""What adapters add to one attention: score columns, and the text apart from the prefix."""
+"""The adapters' part in one attention: score columns, and separate attention to text and prefix."""

@@ -15,7 +15,7 @@ import torch
 from torch import Tensor
 from torch.nn import functional as F  # noqa: N812 - the name that PyTorch's own code uses
 
-from foretoken.attention import AttentionCall, ExtraColumns, Placement, repeat_heads
+from foretoken.attention import AttentionCall, ExtraColumns, Placement, attend_call, repeat_heads
 from foretoken.attention.kernels import kernel_attention
 from foretoken.attention.rotary import unrotated
 from foretoken.methods.sites import ScoreColumns
@@ -39,19 +39,19 @@ class Rotation:
     documents: Tensor | None = None
 
     def undone(self, query: Tensor) -> Tensor:
-        """(B, H, N, K) -> (B, H, N, K)."""
+        """(B, H, N, K) rotated -> (B, H, N, K) not rotated."""
         free = unrotated(query, self.cosine, self.sine)
         return free if self.documents is None else torch.where(self.documents[:, None, None, None], free, query)
 
-    def of_document(self, number: int, place: slice, *, prefix_length: int) -> Rotation:
-        """Return the rotation of one document's prefix and of its tokens, which stand at this place of its row."""
+    def of_document(self, number: int, tokens: slice, *, prefix_length: int) -> Rotation:
+        """Return the rotation of one document: of its prefix, and of its tokens, the slice ``tokens`` of its row."""
         row, start = (slice(number, number + 1) if len(self.cosine) > 1 else slice(None)), prefix_length
 
-        def own(x: Tensor) -> Tensor:
-            text = x[row, start + place.start : start + place.stop]
+        def of_row(x: Tensor) -> Tensor:
+            text = x[row, start + tokens.start : start + tokens.stop]
             return torch.cat([x[row, :start], text], dim=1) if start else text
 
-        return Rotation(own(self.cosine), own(self.sine))
+        return Rotation(of_row(self.cosine), of_row(self.sine))
 
     def of(self, group: Group) -> Rotation:
         """Return the rotation of one group's documents."""
@@ -62,7 +62,7 @@ class Rotation:
 
 
 def scored_query(query: Tensor, rotation: Rotation | None) -> Tensor:
-    """Return the queries that a prefix is scored with: a position-free one with queries that are not rotated."""
+    """Return the queries that a prefix is scored with: without their rotation if the prefix is position-free."""
     return query if rotation is None else rotation.undone(query)
 
 
@@ -72,7 +72,7 @@ class Keys(NamedTuple):
     Attributes:
         key: (B, H_kv, X, K).
         value: (B, H_kv, X, K).
-        mask: (B, 1, 1, X) bool, False for those that a document lacks; None where none does.
+        mask: (B, 1, 1, X) bool, False for keys that a document lacks; None: every document has all keys.
     """
 
     key: Tensor
@@ -81,11 +81,11 @@ class Keys(NamedTuple):
 
 
 class SoftmaxTerm(ABC):
-    """What one attention sees beside its own keys: as :class:`foretoken.methods.sites.ScoreColumns`, for a batch."""
+    """Extra columns of one attention for a whole batch; compare :class:`foretoken.methods.sites.ScoreColumns`."""
 
     @property
     def placement(self) -> Placement:
-        """Where it stands to the softmax over the own keys."""
+        """How the columns relate to the softmax over the own keys."""
         return Placement.INSIDE
 
     @abstractmethod
@@ -101,36 +101,36 @@ class SoftmaxTerm(ABC):
         return None
 
     def keys(self, query: Tensor, documents: int) -> Keys | None:
-        """Return keys and values (B, H_kv, X, K) instead, where that is all there is to it; else None."""
+        """Return the columns as keys and values (B, H_kv, X, K) if they are nothing else; else None."""
         return None
 
 
 @dataclass(frozen=True)
 class GroupMember:
-    """Score columns of one adapter, and the b documents that use it."""
+    """The score columns of one adapter, and the b documents that use it."""
 
     group: Group
     columns: ScoreColumns
     rotation: Rotation | None = None
 
     def take(self, x: Tensor) -> Tensor:
-        """(B, ...) -> (b, ...): attention is padded wherever documents have adapters of their own."""
+        """(B, ...) -> (b, ...); attention is padded where documents have adapters of their own."""
         index = None if self.group.is_whole else self.group.index
         return x if index is None else x.index_select(0, index)
 
-    def put(self, x: Tensor, part: Tensor) -> Tensor:
+    def put(self, x: Tensor, documents: Tensor) -> Tensor:
         """Return (B, ...) with its documents replaced."""
         if self.group.index is None:
-            return part
-        part = part.to(x.dtype)
-        return part if self.group.is_whole else x.index_copy(0, self.group.index, part)
+            return documents
+        documents = documents.to(x.dtype)
+        return documents if self.group.is_whole else x.index_copy(0, self.group.index, documents)
 
     def scores(self, query: Tensor, scale: float) -> Tensor:
         """(B, H, N, K) -> (b, H, N, X)."""
         return self.columns.scores(self.take(scored_query(query, self.rotation)), scale)
 
     def combine(self, out: Tensor, probabilities: Tensor, query: Tensor) -> Tensor:
-        """Let the adapter use the probabilities of its columns, the first of (B, H, N, X), in its documents."""
+        """Apply the adapter's ``combine`` to its documents; its columns are the first of (B, H, N, X)."""
         take, mine = self.take, probabilities[..., : self.columns.num_columns]
         return self.put(out, self.columns.combine(take(out), take(mine), take(query)))
 
@@ -140,20 +140,20 @@ class GroupMember:
         return self.columns.after_projection(take(mine), take(query))
 
     def keys(self, query: Tensor, documents: int) -> tuple[Tensor, Tensor] | None:
-        """Return keys and values (b, H_kv, X, K), where queries see them as they are."""
+        """Return keys and values (b, H_kv, X, K); None where the columns are more than keys and values."""
         if self.rotation is not None or not self.columns.are_keys:
             return None
         return self.columns.keys(query, documents if self.group.index is None else len(self.group.index))
 
     def alone(self) -> GroupMember:
-        """Return the columns for a batch of the adapter's own documents."""
+        """Return the columns for a batch of only the adapter's own documents."""
         rotation = None if self.rotation is None else self.rotation.of(self.group)
         return GroupMember(replace(self.group, index=None), self.columns, rotation)
 
 
 @dataclass(frozen=True)
 class AdapterColumns(SoftmaxTerm):
-    """Columns of one adapter that all documents use, or of several in the same places, as no document has two of them.
+    """Columns of one adapter that all documents use, or of several adapters that no document uses together.
 
     Attributes:
         members: the adapters' columns, all of one placement.
@@ -163,24 +163,24 @@ class AdapterColumns(SoftmaxTerm):
 
     @property
     def placement(self) -> Placement:
-        """Where the columns stand to the softmax."""
+        """How the columns relate to the softmax."""
         return self.members[0].columns.placement
 
     def scores(self, query: Tensor, scale: float) -> Tensor:
-        """(B, H, N, K) -> (B, H, N, X); -inf where a document has fewer, 0 in a softmax that it ignores."""
+        """(B, H, N, K) -> (B, H, N, X); -inf for columns that a document lacks, 0 for those of an unused softmax."""
         if self.members[0].group.index is None:
             return self.members[0].scores(query, scale)
         width = max(member.columns.num_columns for member in self.members)
         unused = 0.0 if self.placement is Placement.OWN else float("-inf")
         scores = query.new_full((*query.shape[:-1], width), unused)
         for member in self.members:
-            own = member.scores(query, scale)
-            missing = width - own.shape[-1]
-            scores = member.put(scores, F.pad(own, (0, missing), value=float("-inf")) if missing else own)
+            new = member.scores(query, scale)
+            missing = width - new.shape[-1]
+            scores = member.put(scores, F.pad(new, (0, missing), value=float("-inf")) if missing else new)
         return scores
 
     def combine(self, out: Tensor, probabilities: Tensor, query: Tensor) -> Tensor:
-        """Let each adapter use the probabilities of its columns."""
+        """Apply the ``combine`` of each adapter."""
         for member in self.members:
             out = member.combine(out, probabilities, query)
         return out
@@ -189,14 +189,14 @@ class AdapterColumns(SoftmaxTerm):
         """Return the adapters' (B, N, D) vectors, zero for other documents."""
         vector: Tensor | None = None
         for member in self.members:
-            own = member.after_projection(probabilities, query)
-            if own is not None:
-                whole = own.new_zeros(query.shape[0], *own.shape[1:]) if vector is None else vector
-                vector = member.put(whole, own)
+            new = member.after_projection(probabilities, query)
+            if new is not None:
+                whole = new.new_zeros(query.shape[0], *new.shape[1:]) if vector is None else vector
+                vector = member.put(whole, new)
         return vector
 
     def keys(self, query: Tensor, documents: int) -> Keys | None:
-        """Return the adapter's keys where every document sees them; :func:`shared_keys` has those of some."""
+        """Return the adapter's keys if every document sees them; see :func:`shared_keys` for the others."""
         if self.members[0].group.index is not None:
             return None
         pair = self.members[0].keys(query, documents)
@@ -205,13 +205,13 @@ class AdapterColumns(SoftmaxTerm):
 
 @dataclass(frozen=True)
 class PrefixKeys(SoftmaxTerm):
-    """The keys and values of a prefix of hidden states: columns that every query sees, or an attention of their own.
+    """The keys and values of a prefix of hidden states: columns that every query sees, or a separate attention.
 
     Attributes:
         key: (B or 1, H_kv, P, K).
         value: (B or 1, H_kv, P, K).
-        mask: bool, broadcastable to (B, 1, N, P), False where a query does not see a key; None for none such.
-        rotation: of the queries, undone where the prefix is position-free.
+        mask: bool, broadcastable to (B, 1, N, P), False where a query does not see a key; None: queries see all keys.
+        rotation: of the queries, if the prefix is position-free; else None.
     """
 
     key: Tensor
@@ -230,7 +230,7 @@ class PrefixKeys(SoftmaxTerm):
         return out + probabilities.to(out.dtype) @ repeat_heads(self.value.to(query.dtype), query.shape[1])
 
     def keys(self, query: Tensor, documents: int) -> Keys | None:
-        """Return the keys where queries see them as they are, and all queries of a document the same ones."""
+        """Return the keys and values; None if queries are not rotated for them or see different keys."""
         if self.rotation is not None or (self.mask is not None and self.mask.shape[2] > 1):
             return None
         return Keys(self.key.expand(documents, -1, -1, -1), self.value.expand(documents, -1, -1, -1), self.mask)
@@ -238,7 +238,7 @@ class PrefixKeys(SoftmaxTerm):
     def attended(
         self, query: Tensor, *, kernel: str, scale: float, dropout: float, projection: Tensor | None = None
     ) -> Tensor:
-        """Return the attention to the prefix alone: (B, H, N, K)."""
+        """Return the attention to only the prefix: (B, H, N, K)."""
         key, value = (repeat_heads(x.to(query.dtype), query.shape[1]) for x in (self.key, self.value))
         query = scored_query(query, self.rotation)
         return kernel_attention(
@@ -253,41 +253,38 @@ class PrefixKeys(SoftmaxTerm):
 
 
 def softmax_terms(members: Sequence[GroupMember], query: Tensor) -> list[SoftmaxTerm]:
-    """Let columns of adapters that no document has together stand in the same places.
+    """Merge the columns of adapters that no document uses together into shared terms.
 
     A batch of a hundred adapters is as wide as one of them: their columns overlap, each in its own documents.
 
     Args:
-        members: of all adapters at work, several of one adapter in a stack.
+        members: the columns of all active adapters; a stack has several.
         query: (B, H, N, K).
     """
-    # adapters that act together in every document (the parts of a stack) cannot overlap: each has columns of its own
+    # adapters that act in every document, such as the members of a stack, cannot overlap: each has its own columns
     terms: list[SoftmaxTerm] = [AdapterColumns((member,)) for member in members if member.group.index is None]
     some = [(member, member.keys(query, query.shape[0])) for member in members if member.group.index is not None]
-    # keys and scores reach the engine in different ways, and columns of different placements different softmaxes
-    with_keys = by_place([(member, pair) for member, pair in some if pair is not None])
-    terms += [shared_keys(place, query.shape[0]) for place in with_keys]
+    # an engine takes keys and scores as different arguments, and columns of different placements in different softmaxes
+    with_keys = by_rank([(member, pair) for member, pair in some if pair is not None])
+    terms += [shared_keys(columns, query.shape[0]) for columns in with_keys]
     for placement in Placement:
         scored = [(m, pair) for m, pair in some if pair is None and m.columns.placement is placement]
-        terms += [AdapterColumns(tuple(member for member, _ in place)) for place in by_place(scored)]
+        terms += [AdapterColumns(tuple(member for member, _ in columns)) for columns in by_rank(scored)]
     return terms
 
 
-def by_place(columns: Sequence[tuple[GroupMember, Pair]]) -> list[list[tuple[GroupMember, Pair]]]:
-    """Put the first columns of each adapter together, the second ones, and so on."""
+def by_rank(columns: Sequence[tuple[GroupMember, Pair]]) -> list[list[tuple[GroupMember, Pair]]]:
+    """Group the first columns of each adapter, the second columns, and so on."""
     counts: Counter[str] = Counter()
-    places: list[list[tuple[GroupMember, Pair]]] = []
+    ranks: dict[int, list[tuple[GroupMember, Pair]]] = {}
     for member, pair in columns:
-        number = counts[member.group.adapter]
+        ranks.setdefault(counts[member.group.adapter], []).append((member, pair))
         counts[member.group.adapter] += 1
-        if number == len(places):
-            places.append([])
-        places[number].append((member, pair))
-    return places
+    return list(ranks.values())
 
 
 def shared_keys(columns: Sequence[tuple[GroupMember, tuple[Tensor, Tensor]]], documents: int) -> PrefixKeys:
-    """Return the keys and values of adapters that no document has together, padded to the longest."""
+    """Return the keys and values of adapters that no document uses together, padded to the longest."""
     first, (key, value) = columns[0]
     if len(columns) == 1 and first.group.is_whole:
         return PrefixKeys(key, value, None)
@@ -304,7 +301,7 @@ def shared_keys(columns: Sequence[tuple[GroupMember, tuple[Tensor, Tensor]]], do
 
 @dataclass(frozen=True)
 class LambdaColumn(SoftmaxTerm):
-    """The whole prefix as one column, whose probability is the softmax's own lambda (Li et al. 2023, eq. 6)."""
+    """The whole prefix as one column, whose probability is the softmax's lambda (Li et al. 2023, eq. 6)."""
 
     prefix: PrefixKeys
     scale: float
@@ -317,19 +314,19 @@ class LambdaColumn(SoftmaxTerm):
     def combine(self, out: Tensor, probabilities: Tensor, query: Tensor) -> Tensor:
         """Return ``(1 - lambda) f + lambda Kern_prefix``."""
         # reference.weighed_attentions: (1 - lambda) Attn(text) is out, + lambda Attn(prefix)
-        own = self.prefix.attended(query, kernel="exponential", scale=self.scale, dropout=0.0)
-        return out + probabilities.to(out.dtype) * own
+        of_prefix = self.prefix.attended(query, kernel="exponential", scale=self.scale, dropout=0.0)
+        return out + probabilities.to(out.dtype) * of_prefix
 
 
 def attend_terms(call: AttentionCall, terms: Sequence[SoftmaxTerm]) -> tuple[Tensor, Tensor | None]:
-    """Return the attention (B, H, N, K) with the terms in its softmax, and a (B, N, D) vector for after W_o or None.
+    """Return the attention (B, H, N, K) with the terms in its softmax, and a (B, N, D) vector to add after W_o or None.
 
-    The one place where adapters and engine meet: what the adapters add is handed to
-    :func:`foretoken.attention.attend` as keys or as scores, and gets its probabilities back.
+    The one place where adapters and engine meet: the adapters' terms go to :func:`foretoken.attention.attend` as keys
+    or as scores, and get their probabilities back.
     """
     query, documents = call.query, call.mask.num_documents(call.query)
     keys = [term.keys(query, documents) for term in terms]
-    # an engine sees them as more keys: cheaper than scores
+    # an engine treats these as more keys, which is cheaper than scores
     prefix = joined([pair for pair in keys if pair is not None])
     inside, outside, apart = (
         [term for term, pair in zip(terms, keys, strict=True) if pair is None and term.placement is placement]
@@ -343,30 +340,30 @@ def attend_terms(call: AttentionCall, terms: Sequence[SoftmaxTerm]) -> tuple[Ten
         prefix_mask=None if prefix is None else prefix.mask,
     )
     # reference.prefix_tuning: one softmax over the text's keys and all columns; out is the text's part
-    out, p = call.attend(extra)  # (B, H, N, K); the probabilities (B, H, N, all X) lie as the scores do
+    out, p = attend_call(call, extra)  # (B, H, N, K), and the probabilities (B, H, N, all X) in the order of the scores
     start, after = 0, None
     for term, scores in scored:
         assert p is not None
-        own = p[..., start : start + scores.shape[-1]]
+        probabilities = p[..., start : start + scores.shape[-1]]
         start += scores.shape[-1]
-        more = term.after_projection(own, query)
+        more = term.after_projection(probabilities, query)
         after = more if after is None else after if more is None else after + more
-        out = term.combine(out, own, query)
-    for term in apart:  # the softmax of the text has lost nothing to these
+        out = term.combine(out, probabilities, query)
+    for term in apart:  # these take no probability from the text
         # reference.decoupled_prefix: a softmax over the prefix alone
         out = term.combine(out, term.scores(query, call.scale).softmax(dim=-1), query)
     return out, after
 
 
-def joined(parts: Sequence[Keys]) -> Keys | None:
-    """Join several keys and values."""
-    if len(parts) < 2:
-        return parts[0] if parts else None
-    key, value = torch.cat([part.key for part in parts], dim=2), torch.cat([part.value for part in parts], dim=2)
-    if all(part.mask is None for part in parts):
+def joined(pairs: Sequence[Keys]) -> Keys | None:
+    """Concatenate several keys and values."""
+    if len(pairs) < 2:
+        return pairs[0] if pairs else None
+    key, value = torch.cat([pair.key for pair in pairs], dim=2), torch.cat([pair.value for pair in pairs], dim=2)
+    if all(pair.mask is None for pair in pairs):
         return Keys(key, value)
     masks = [
-        part.key.new_ones(len(part.key), 1, 1, part.key.shape[2]).bool() if part.mask is None else part.mask
-        for part in parts
+        pair.key.new_ones(len(pair.key), 1, 1, pair.key.shape[2]).bool() if pair.mask is None else pair.mask
+        for pair in pairs
     ]
     return Keys(key, value, torch.cat(masks, dim=-1))

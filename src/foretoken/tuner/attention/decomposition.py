@@ -9,11 +9,12 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
+from typing import Any
 
 import torch
 from torch import Tensor
 
-from foretoken.attention import AttentionCall, Packed, Weighting, Window, causal_mask
+from foretoken.attention import AttentionCall, Packed, Projected, Weighting, Window, causal_mask
 from foretoken.attention.kernels import kernel_attention
 from foretoken.attention.packed import DocumentSpan
 from foretoken.methods.sites import SeparatePrefix
@@ -36,7 +37,7 @@ def attend_decomposed(
     columns: Sequence[GroupMember],
     separate: Sequence[tuple[Group, SeparatePrefix]],
 ) -> tuple[Tensor, Tensor | None]:
-    """Let the documents of ``separate`` attend to text and prefix separately, all others as they do otherwise."""
+    """Compute attention to text and prefix separately for the documents of ``separate``, and jointly for the others."""
     terms = softmax_terms(columns, call.query)
     if all(group.index is None for group, _ in separate):
         return attend_separately(call, plan, cached, terms, [member for _, member in separate])
@@ -73,10 +74,10 @@ def attend_separately(
     lambdas = [LambdaColumn(prefix, scale) for member in separate if member.weight(query) is None]
     after: Tensor | None = None
     # reference.kernel_propagation: Kern(text)
-    if key is None or key.shape[2] or terms:
+    if isinstance(mask, Projected) or key.shape[2] or terms:
         local = mask.without_globals() if first.global_alpha is not None and isinstance(mask, Window) else mask
         out, after = attend_terms(replace(of_text, mask=local), [*terms, *lambdas])
-    elif lambdas:  # nothing but the prefix: lambda is 1
+    elif lambdas:  # there are no keys but the prefix's: lambda is 1
         out = prefix.attended(query, kernel="exponential", scale=scale, dropout=dropout)
     else:
         out = torch.zeros_like(query)
@@ -87,17 +88,17 @@ def attend_separately(
                 query, kernel=member.kernel, scale=scale, dropout=dropout, projection=member.projection
             )
             out = torch.addcmul(out, weight, attended)
-        if member.global_alpha is not None and isinstance(mask, Window) and key is not None:
+        if member.global_alpha is not None and isinstance(mask, Window):
             out = out + member.global_alpha * global_attention(of_text, mask)
     return out, after
 
 
 @dataclass(frozen=True)
 class PackedPrefixKeys(PrefixKeys):
-    """The prefixes (B, H, P, K) of documents that lie one after another in a run: queries are (1, H, T, K).
+    """The prefixes (B, H, P, K) of the documents of a run: queries are (1, H, T, K).
 
     Attributes:
-        documents: where they lie.
+        documents: their spans in the run.
     """
 
     documents: tuple[DocumentSpan, ...] = ()
@@ -105,26 +106,23 @@ class PackedPrefixKeys(PrefixKeys):
     def each(self, query: Tensor) -> Iterator[tuple[PrefixKeys, Tensor]]:
         """Yield every document's prefix and its queries."""
         for number, document in enumerate(self.documents):
-            own = self.key[number : number + 1], self.value[number : number + 1]
-            yield PrefixKeys(*own, None), query[:, :, document.start : document.stop]
+            pair = self.key[number : number + 1], self.value[number : number + 1]
+            yield PrefixKeys(*pair, None), query[:, :, document.start : document.stop]
 
     def scores(self, query: Tensor, scale: float) -> Tensor:
         """(1, H, T, K) -> (1, H, T, P)."""
-        return torch.cat([own.scores(part, scale) for own, part in self.each(query)], dim=2)
+        return torch.cat([prefix.scores(queries, scale) for prefix, queries in self.each(query)], dim=2)
 
     def attended(
         self, query: Tensor, *, kernel: str, scale: float, dropout: float, projection: Tensor | None = None
     ) -> Tensor:
-        """Return the attention of each document to its prefix alone: (1, H, T, K)."""
-        parts = [
-            own.attended(part, kernel=kernel, scale=scale, dropout=dropout, projection=projection)
-            for own, part in self.each(query)
-        ]
-        return torch.cat(parts, dim=2) if len(parts) > 1 else parts[0]
+        """Return the attention of each document to only its prefix: (1, H, T, K)."""
+        options: dict[str, Any] = {"kernel": kernel, "scale": scale, "dropout": dropout, "projection": projection}
+        return torch.cat([prefix.attended(queries, **options) for prefix, queries in self.each(query)], dim=2)
 
 
 def prefix_keys(call: AttentionCall, plan: Plan) -> PrefixKeys:
-    """Return the keys and values of a prefix that stands before the text: the first P of the sequence."""
+    """Return the keys and values of a prefix before the text: the first P of the sequence."""
     pair = call.mask.prefix_keys(plan.prefix_here, call.query.shape[1], call.key, call.value)
     if isinstance(call.mask, Packed):
         return PackedPrefixKeys(*pair, None, documents=call.mask.batch.documents)
@@ -132,7 +130,7 @@ def prefix_keys(call: AttentionCall, plan: Plan) -> PrefixKeys:
 
 
 def prefix_mask(plan: Plan, device: torch.device) -> Tensor | None:
-    """Return which of the prefix's keys are seen, broadcastable to (B, 1, N, P); None for all."""
+    """Return the mask of the prefix's keys, broadcastable to (B, 1, N, P); None where queries see all of them."""
     here = plan.prefix_here
     mask = None if plan.has_whole_prefix else plan.prefix_mask()[:, None, None]
     if plan.phase is Phase.PREFIX_ONLY:
@@ -142,9 +140,7 @@ def prefix_mask(plan: Plan, device: torch.device) -> Tensor | None:
 
 
 def global_attention(call: AttentionCall, window: Window) -> Tensor:
-    """Return the attention to the text's global keys alone: (B, H, N, K)."""
-    assert call.key is not None
-    assert call.value is not None
+    """Return the attention to only the text's global keys: (B, H, N, K)."""
     key, value, mask = window.global_keys(call.key), window.global_keys(call.value), window.global_mask[:, None, None]
     kernel, dropout = call.weighting.kernel, call.weighting.dropout
     return kernel_attention(call.query, key, value, kernel=kernel, scale=call.scale, mask=mask, dropout=dropout)
@@ -152,12 +148,12 @@ def global_attention(call: AttentionCall, window: Window) -> Tensor:
 
 def call_of_group(call: AttentionCall, group: Group) -> AttentionCall:
     """Return the call of one group's documents."""
-    key, value = (None if x is None else group.take(x) for x in (call.key, call.value))
+    key, value = (x if x is None else group.take(x) for x in (call.key, call.value))
     mask = call.mask if group.index is None else call.mask.take(group.index)
     return replace(call, query=group.take(call.query), key=key, value=value, mask=mask)
 
 
 def plan_of_group(plan: Plan, group: Group) -> Plan:
-    """Return the plan as one group's documents see it."""
+    """Return the plan for a batch of one group's documents."""
     size = 0 if group.index is None else group.index.shape[0]
     return replace(plan, groups=(replace(group, index=None, is_whole=False),), batch_size=size)

@@ -1,1 +1,1 @@
-"""Saved adapters: read and written, from peft's own formats and to them."""
+"""Saved adapters: loading, model cards, and conversion from and to peft's own formats."""

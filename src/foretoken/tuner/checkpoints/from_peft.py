@@ -1,8 +1,8 @@
 """Checkpoints of peft's own prompt learning (PREFIX_TUNING, PROMPT_TUNING, P_TUNING) read as adapters of foretoken's.
 
-peft puts a prefix at the positions 0..P-1 and the text after it; here the text keeps its positions. Where positions
-rotate, distances are all that counts, and rotating the keys by P positions makes the two equal. Elsewhere they are
-equal where positions say nothing.
+peft puts a prefix at the positions 0..P-1 and the text after it; here the text keeps its positions. With rotary
+positions only distances matter, and rotating the keys by P positions makes the two equal. With other positions they
+are equal only where the model does not use positions.
 
 Shapes: P prefix length, L layers, D model width, H_kv key-value heads, K head width, W = H_kv K.
 """
@@ -36,8 +36,8 @@ Method: TypeAlias = Literal["prefix-tuning", "prompt-tuning"]
 PROMPTS = "prompt_embeddings"
 KINDS = ("PREFIX_TUNING", "PROMPT_TUNING", "P_TUNING")
 ONE_STACK = (
-    "peft's prefix-tuning of an encoder-decoder reaches the decoder's own text alone, with half of its vectors, while "
-    "foretoken's stands in every attention; the one cannot be turned into the other, train it again"
+    "peft's prefix-tuning of an encoder-decoder acts in the decoder's self-attention only, with half of its vectors, "
+    "while foretoken's acts in every attention; one cannot be converted into the other, train it again"
 )
 
 
@@ -49,17 +49,17 @@ def from_peft(
     method: Method | None = None,
     is_trainable: bool = False,
 ) -> PeftModel:
-    """Return the model with an adapter of foretoken's that does what a checkpoint of peft's own does.
+    """Return the model with an adapter of foretoken's that computes the same as a checkpoint of peft's.
 
     ``prompt_embeddings`` of PREFIX_TUNING is (P, L 2 W): each layer's keys, then its values. That of PROMPT_TUNING and
-    P_TUNING is (P, D): rows that pass the model's embeddings before they enter the first layer.
+    P_TUNING is (P, D): vectors that pass the model's embeddings before they enter the first layer.
 
     Args:
         model: a pretrained model, or one that carries adapters of the same method.
-        folder: what peft's ``save_pretrained`` wrote, or its name on the hub.
-        adapter_name: what the adapter is called here.
-        method: which method carries rows of PROMPT_TUNING and P_TUNING. Default: the one that yields peft's outputs,
-            ``prefix-tuning`` (the rows' keys and values) in rotary decoders, ``prompt-tuning`` elsewhere.
+        folder: the folder that peft's ``save_pretrained`` wrote, or its name on the hub.
+        adapter_name: the adapter's name in the model.
+        method: the method that takes the vectors of PROMPT_TUNING and P_TUNING. Default: the one that yields peft's
+            outputs, ``prefix-tuning`` (the vectors' keys and values) in rotary decoders, ``prompt-tuning`` elsewhere.
         is_trainable: train the adapter further.
 
     Raises:
@@ -96,7 +96,7 @@ def checked_kind(fields: Mapping[str, object], folder: PathLike) -> str:
     """Return the kind of prompt learning.
 
     Raises:
-        AdapterError: it is something else.
+        AdapterError: the adapter is of another type.
     """
     kind = str(fields["peft_type"])
     if kind not in KINDS:
@@ -108,12 +108,12 @@ def checked_kind(fields: Mapping[str, object], folder: PathLike) -> str:
 def checked_prompts(
     prompts: Tensor | None, kind: str, fields: Mapping[str, Any], dimensions: Dimensions, *, source: str
 ) -> Tensor:
-    """Return the (P, L 2 W) prefix, or the (P, D) rows.
+    """Return the (P, L 2 W) prefix, or the (P, D) vectors.
 
-    Of an encoder-decoder's (2 P, D) rows the second half is left out: peft saves it, and reads it nowhere.
+    The second half of an encoder-decoder's (2 P, D) vectors is left out: peft saves it, but never reads it.
 
     Raises:
-        AdapterError: there are none, or they do not fit the model.
+        AdapterError: there is no prefix, or it does not fit the model.
     """
     if prompts is None:
         raise AdapterError(f"{source} has no {PROMPTS}; it is incomplete, save the adapter again")
@@ -135,7 +135,7 @@ def checked_prompts(
 
 
 def check_heads(heads: Mapping[str, Tensor], base: nn.Module) -> None:
-    """Raise AdapterError where a saved head's tensors do not fit the model, before any weight moves."""
+    """Raise AdapterError where a saved head's tensors do not fit the model, before any weight changes."""
     shapes = {key.replace(".original_module.", "."): tensor.shape for key, tensor in base.state_dict().items()}
     for key, tensor in heads.items():
         expected = shapes.get(name_in_model(key))
@@ -148,32 +148,32 @@ def check_heads(heads: Mapping[str, Tensor], base: nn.Module) -> None:
 
 
 def check_method(wanted: str, kind: str, *, several: bool) -> None:
-    """Raise where a method cannot carry what is in the checkpoint."""
+    """Raise AdapterError where a method cannot take the checkpoint's vectors."""
     require_choice("method", wanted, get_args(Method))
     if wanted == "prompt-tuning" and kind == "PREFIX_TUNING":
-        raise AdapterError("keys and values of PREFIX_TUNING are not rows of prompt tuning; leave out method")
+        raise AdapterError("prompt-tuning cannot take the keys and values of PREFIX_TUNING; leave out method")
     if wanted == "prefix-tuning" and kind != "PREFIX_TUNING" and several:
-        raise AdapterError(f"rows of {kind} stand in front of the encoder's text alone; set method='prompt-tuning'")
+        raise AdapterError(f"the prefix of {kind} precedes only the encoder's text; set method='prompt-tuning'")
 
 
 def usual_method(kind: str, task: str | None, stacks: Sequence[Stack]) -> Method:
     """Return the method that yields peft's outputs.
 
     Raises:
-        AdapterError: none does: a head or a decoder of peft's reads the rows, which here are removed before.
+        AdapterError: no method does, as a head or a decoder of peft's reads the prefix, which foretoken removes before.
     """
     first = stacks[0]
     if kind == "PREFIX_TUNING" or (first.is_causal and first.attention.is_rotary):
         return "prefix-tuning"
     reader = None
     if len(stacks) > 1:
-        reader = "the decoder reads the rows at the encoder's end"
+        reader = "the decoder reads the prefix at the encoder's end"
     elif task == "SEQ_CLS" and not first.is_causal:
-        reader = "the head reads the first row instead of the text's first token"
+        reader = "the head reads the prefix's first vector instead of the text's first token"
     if reader is not None:
         raise AdapterError(
             f"with {kind} of peft {reader}; here only the text leaves the encoder, and the outputs would differ; "
-            "set method='prompt-tuning' to load the rows nevertheless and train further"
+            "set method='prompt-tuning' to load the prefix nevertheless and train further"
         )
     return "prompt-tuning"
 
@@ -189,7 +189,7 @@ def attached(model: nn.Module, config: ForetokenConfig, adapter_name: str) -> Pe
 
 
 def write_prompts(model_hooks: ModelHooks, adapter_name: str, kind: str, prompts: Tensor) -> None:
-    """Write what peft trained into a new adapter."""
+    """Write the vectors that peft trained into a new adapter."""
     if kind == "PREFIX_TUNING":
         keys_and_values = split_by_layer(prompts, model_hooks, rotate_back=True)
         states = FrozenStates(entering={}, attentions=keys_and_values, free=keys_and_values)
@@ -199,7 +199,7 @@ def write_prompts(model_hooks: ModelHooks, adapter_name: str, kind: str, prompts
 
 
 def split_by_layer(prompts: Tensor, model_hooks: ModelHooks, *, rotate_back: bool) -> list[Tensor]:
-    """(P, L 2 W) -> every layer's (P, 2 W), the keys rotated by P positions, ahead or back, where positions rotate."""
+    """(P, L 2 W) -> every layer's (P, 2 W), the keys rotated by P positions, forth or back, with rotary positions."""
     length, shapes = prompts.shape[0], model_hooks.dimensions.attentions
     parts = list(prompts.split([2 * shape.num_key_value_heads * shape.head_dim for shape in shapes], dim=-1))
     if not model_hooks.stacks[0].stack.attention.is_rotary:
@@ -213,5 +213,5 @@ def split_by_layer(prompts: Tensor, model_hooks: ModelHooks, *, rotate_back: boo
 
 
 def name_in_model(key: str) -> str:
-    """Return a tensor's name in one of our files as the model itself calls it."""
+    """Return the model's own name of a tensor in one of our files."""
     return key.removeprefix("base_model.model.")

@@ -1,9 +1,9 @@
-"""Loading saved adapters, through peft's calls and through transformers' own: exact, and all of it or nothing.
+"""Loading saved adapters through peft's and transformers' functions: exactly, and completely or not at all.
 
-peft attaches an adapter before it reads the file, and leaves it there where the file cannot be read. Transformers' own
-``model.load_adapter`` checks nothing, and leaves out the LoRA of a stack and, in some releases, the trained head; its
-``enable_adapters`` leaves the head disabled, and its ``set_adapter`` may stop half way. Nothing of foretoken's runs at
-these places, so the calls are wrapped. For methods that are not foretoken's they stay what they were.
+peft attaches an adapter before it reads the file, and leaves it attached where the file cannot be read. Transformers'
+``model.load_adapter`` checks nothing, and ignores the LoRA of a stack and, in some releases, the trained head; its
+``enable_adapters`` leaves the head disabled, and its ``set_adapter`` may stop halfway. They call no code of foretoken,
+so these functions are wrapped. For methods that are not foretoken's they behave as before.
 """
 
 from __future__ import annotations
@@ -43,12 +43,12 @@ PEFTS_AUTO = _BaseAutoPeftModel.from_pretrained.__func__  # type: ignore[attr-de
 TRANSFORMERS_LOAD = PeftAdapterMixin.load_adapter
 TRANSFORMERS_ENABLE = PeftAdapterMixin.enable_adapters
 TRANSFORMERS_SET = PeftAdapterMixin.set_adapter
-OF_LABELS = ("num_labels", "id2label", "label2id", "problem_type")  # what a model's config says of its outputs
+OF_LABELS = ("num_labels", "id2label", "label2id", "problem_type")  # the fields of a model's config about its outputs
 OF_THE_HUB = ("cache_dir", "force_download", "local_files_only", "proxies", "revision", "subfolder", "token")
 
 
 def wrap_loading() -> None:
-    """Put the wrappers in place, that of the model card too; a second call changes nothing."""
+    """Install the wrappers, including that of the model card; a second call changes nothing."""
     PeftModel.load_adapter = load_beside  # type: ignore[method-assign]
     PeftModel.from_pretrained = classmethod(from_pretrained)  # type: ignore[assignment]
     _BaseAutoPeftModel.from_pretrained = classmethod(auto_from_pretrained)  # type: ignore[method-assign, assignment]
@@ -60,9 +60,9 @@ def wrap_loading() -> None:
 
 @wraps(PEFTS_FROM_PRETRAINED)
 def from_pretrained(cls: type[PeftModel], model: nn.Module, model_id: PathLike, *args: Any, **kwargs: Any) -> PeftModel:
-    """Load as peft does, and leave the model as it was where that fails."""
-    given = arguments(PEFTS_FROM_PRETRAINED, cls, model, model_id, *args, **kwargs)
-    config_class = type(given["config"]) if given.get("config") else config_class_of(model_id, given)
+    """Load as peft does, and restore the model where that fails."""
+    passed = arguments(PEFTS_FROM_PRETRAINED, cls, model, model_id, *args, **kwargs)
+    config_class = type(passed["config"]) if passed.get("config") else config_class_of(model_id, passed)
     if not issubclass(config_class, ForetokenConfig):
         return PEFTS_FROM_PRETRAINED(cls, model, model_id, *args, **kwargs)
     with unchanged_on_error(model):
@@ -71,17 +71,17 @@ def from_pretrained(cls: type[PeftModel], model: nn.Module, model_id: PathLike, 
 
 @wraps(PEFTS_AUTO)
 def auto_from_pretrained(cls: type[Any], source: PathLike, *args: Any, **kwargs: Any) -> Any:
-    """Load as peft's auto classes do, with the outputs that the saved adapter has, unless the call says which."""
-    given = arguments(PEFTS_AUTO, cls, source, *args, **kwargs)
-    options = {name: given[name] for name in OF_THE_HUB if given.get(name) is not None}
+    """Load as peft's auto classes do, with the labels of the saved adapter unless the call names some."""
+    passed = arguments(PEFTS_AUTO, cls, source, *args, **kwargs)
+    options = {name: passed[name] for name in OF_THE_HUB if passed.get(name) is not None}
     config_class = config_class_of(source, options)
-    if issubclass(config_class, ForetokenConfig) and not any(name in given for name in OF_LABELS):
+    if issubclass(config_class, ForetokenConfig) and not any(name in passed for name in OF_LABELS):
         kwargs |= label_options(config_class.from_pretrained(str(source), **options))
     return PEFTS_AUTO(cls, source, *args, **kwargs)
 
 
 def label_options(config: ForetokenConfig) -> dict[str, Any]:
-    """Return what a model's config says of the outputs that an adapter was saved with; empty where it does not say."""
+    """Return the labels that an adapter was saved with, as fields of a model's config; empty where it has none."""
     if config.id2label is None:
         return {}
     names = {int(number): name for number, name in config.id2label.items()}
@@ -91,7 +91,7 @@ def label_options(config: ForetokenConfig) -> dict[str, Any]:
 
 @wraps(PEFTS_LOAD)
 def load_beside(self: PeftModel, model_id: Any, adapter_name: str, *args: Any, **kwargs: Any) -> Any:
-    """Load as peft does, and leave the model and its other adapters as they were where that fails."""
+    """Load as peft does, and restore the model and its other adapters where that fails."""
     if not isinstance(self.base_model, ForetokenModel):
         return PEFTS_LOAD(self, model_id, adapter_name, *args, **kwargs)
     with unchanged_on_error(self), readable_errors(model_id):
@@ -101,21 +101,21 @@ def load_beside(self: PeftModel, model_id: Any, adapter_name: str, *args: Any, *
 
 @wraps(TRANSFORMERS_LOAD)
 def load_plain(self: Any, *args: Any, **kwargs: Any) -> LoadStateDictInfo:
-    """Load into a plain model what :meth:`peft.PeftModel.from_pretrained` loads, by the same calls."""
-    given = arguments(TRANSFORMERS_LOAD, self, *args, **kwargs)
-    source = given.get("peft_model_id") or getattr(given.get("load_config"), "pretrained_model_name_or_path", None)
-    options = hub_options(given)
-    config = given.get("peft_config")
+    """Load into a plain model what :meth:`peft.PeftModel.from_pretrained` loads, with the same functions."""
+    passed = arguments(TRANSFORMERS_LOAD, self, *args, **kwargs)
+    source = passed.get("peft_model_id") or getattr(passed.get("load_config"), "pretrained_model_name_or_path", None)
+    options = hub_options(passed)
+    config = passed.get("peft_config")
     if config is None and source is not None:
-        found = config_class_of(source, options)
-        config = found.from_pretrained(source, **options) if issubclass(found, ForetokenConfig) else None
+        kind = config_class_of(source, options)
+        config = kind.from_pretrained(source, **options) if issubclass(kind, ForetokenConfig) else None
     if not isinstance(config, ForetokenConfig):
         return TRANSFORMERS_LOAD(self, *args, **kwargs)
-    if given.get("hotswap") is True:
+    if passed.get("hotswap") is True:
         raise AdapterError("adapters of foretoken cannot be swapped in place; delete_adapter() and load the other one")
-    name, tensors = given.get("adapter_name") or "default", given.get("adapter_state_dict")
-    config.inference_mode = not given.get("is_trainable", False)
-    lean = given.get("low_cpu_mem_usage", False)
+    name, tensors = passed.get("adapter_name") or "default", passed.get("adapter_state_dict")
+    config.inference_mode = not passed.get("is_trainable", False)
+    lean = passed.get("low_cpu_mem_usage", False)
     with unchanged_on_error(self), readable_errors(source):
         if tensors is None:
             check_tensors(source, options.get("subfolder"))
@@ -123,17 +123,17 @@ def load_plain(self: Any, *args: Any, **kwargs: Any) -> LoadStateDictInfo:
         inject_adapter_in_model(config, self, name, low_cpu_mem_usage=lean)
         set_peft_model_state_dict(self, without_prefix(tensors), adapter_name=name, low_cpu_mem_usage=lean)
         cast_adapter_dtype(self, name)
-        set_adapter(self, name, inference_mode=config.inference_mode)  # of the layers alone it is active by now
+        set_adapter(self, name, inference_mode=config.inference_mode)  # so far it is active in the layers only
     self._hf_peft_config_loaded = True
     if config.inference_mode:
         self.eval()
-    others: dict[str, Any] = {"error_msgs": [], "conversion_errors": {}}  # nothing was left out, or there was an error
+    others: dict[str, Any] = {"error_msgs": [], "conversion_errors": {}}  # whatever is missing has raised an error
     return LoadStateDictInfo(**{item.name: others.get(item.name, set()) for item in fields(LoadStateDictInfo)})
 
 
 @wraps(TRANSFORMERS_ENABLE)
 def enable_plain(self: Any) -> None:
-    """Enable the adapters as transformers does, and the heads that it disabled with them."""
+    """Enable the adapters as transformers does, and their heads, which it leaves disabled."""
     TRANSFORMERS_ENABLE(self)
     if find_model_hooks(self) is None:
         return
@@ -144,19 +144,19 @@ def enable_plain(self: Any) -> None:
 
 @wraps(TRANSFORMERS_SET)
 def set_plain(self: Any, adapter_name: list[str] | str) -> None:
-    """Activate as transformers does: where a head cannot follow, as two heads cannot act at once, nothing does."""
+    """Activate adapters as transformers does, or none where that fails, as two heads cannot be active at once."""
     with nullcontext() if find_model_hooks(self) is None else unchanged_on_error(self):
         TRANSFORMERS_SET(self, adapter_name)
 
 
 def arguments(function: Callable[..., object], *args: object, **kwargs: object) -> dict[str, Any]:
-    """Return what a function is given, by name, with the rest of its keyword arguments among it."""
-    given = inspect.signature(function).bind(*args, **kwargs).arguments
-    return {**given, **given.pop("kwargs", {})}
+    """Return the arguments of a function by name, including those of its ``**kwargs``."""
+    bound = inspect.signature(function).bind(*args, **kwargs).arguments
+    return {**bound, **bound.pop("kwargs", {})}
 
 
 def config_class_of(source: PathLike, options: Mapping[str, Any]) -> type[PeftConfig]:
-    """Return the class of a saved adapter's config; where there is none to read, the library says so itself."""
+    """Return the class of a saved adapter's config; PeftConfig where none can be read, which peft then reports."""
     try:
         options = {name: value for name, value in options.items() if name in OF_THE_HUB}
         return PEFT_TYPE_TO_CONFIG_MAPPING[PeftConfig._get_peft_type(str(source), **options)]  # type: ignore[index]
@@ -164,17 +164,16 @@ def config_class_of(source: PathLike, options: Mapping[str, Any]) -> type[PeftCo
         return PeftConfig
 
 
-def hub_options(given: Mapping[str, Any]) -> dict[str, Any]:
-    """Return how to ask the hub, from the several places where transformers' call takes it."""
-    stated = {name: given[name] for name in OF_THE_HUB if given.get(name)}
-    of_config = dict(getattr(given.get("load_config"), "download_kwargs", None) or {})
-    places = (of_config, given.get("download_kwargs") or {}, given.get("adapter_kwargs") or {}, stated)
-    merged = {name: value for place in places for name, value in place.items()}
+def hub_options(passed: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the options for the hub, from all arguments in which transformers' function takes them."""
+    stated = {name: passed[name] for name in OF_THE_HUB if passed.get(name)}
+    of_config = dict(getattr(passed.get("load_config"), "download_kwargs", None) or {})
+    merged = of_config | (passed.get("download_kwargs") or {}) | (passed.get("adapter_kwargs") or {}) | stated
     return {name: value for name, value in merged.items() if name in OF_THE_HUB and value is not None}
 
 
 def check_tensors(source: Any, subfolder: str | None) -> None:
-    """Raise AdapterError where a folder has a config and no tensors, or a pickle of them."""
+    """Raise AdapterError where an adapter's folder has no tensors, or has them as a pickle."""
     folder = Path(source) / (subfolder or "")
     if folder.is_dir():
         find(folder, TENSORS)
@@ -182,7 +181,7 @@ def check_tensors(source: Any, subfolder: str | None) -> None:
 
 @contextmanager
 def readable_errors(source: object) -> Iterator[None]:
-    """Say in one line what is wrong with an adapter's file.
+    """Turn errors about an adapter's file into one readable line.
 
     Raises:
         AdapterError: the file cannot be read, or lacks a tensor of the head.
@@ -198,5 +197,5 @@ def readable_errors(source: object) -> Iterator[None]:
 
 
 def without_prefix(tensors: Mapping[str, Tensor]) -> dict[str, Tensor]:
-    """Return tensors by their names in a plain model."""
+    """Return tensors by their names in a model without peft's wrapper."""
     return {name.removeprefix(PREFIX): tensor for name, tensor in tensors.items()}

@@ -1,6 +1,6 @@
-"""The model card (README.md) beside a saved adapter, in the hub's format; peft asks for it when it saves.
+"""The model card (README.md) beside a saved adapter, in the hub's format; peft writes it when it saves.
 
-What a card says of a base model or a path is what others can use too: the name on the hub, or a folder's bare name.
+A card names base models and paths as others know them: by the name on the hub, or by a folder's bare name.
 """
 
 from __future__ import annotations
@@ -42,20 +42,20 @@ _METADATA = re.compile(r"\A---\n.*?\n---\n", re.DOTALL)
 
 @dataclass(frozen=True)
 class Described:
-    """What a card says of an adapter, or of a model that was trained whole.
+    """The contents of a card: an adapter, or a fully trained model.
 
     Attributes:
         title: the card's heading.
-        config: the adapter's; None for a model that was trained whole.
-        base_model: what it was trained on: a folder or a hub name.
+        config: the adapter's config; None for a fully trained model.
+        base_model: the model that was trained: a folder or a hub name.
         task_type: peft's name of the problem.
-        num_labels: outputs of the head, for problems that have a number of them.
-        head: the head in the place of transformers' own.
-        problem_type: transformers' name of what the head's outputs are, where it is no single class.
-        usage: the Python that answers with the loaded model.
-        sections: what is known beside that, as Markdown.
+        num_labels: the number of outputs of the head, if the problem has labels.
+        head: the options of the head that replaced transformers' own.
+        problem_type: transformers' name of the kind of outputs, unless the output is a single class.
+        usage: lines of Python that use the loaded model.
+        sections: further sections, as Markdown.
         results: for the hub's ``model-index``.
-        datasets: names on the hub of the data.
+        datasets: names of the data on the hub.
     """
 
     title: str
@@ -103,13 +103,15 @@ class Described:
     def _introduction(self) -> str:
         base = shown_model(self.base_model)
         if self.config is None:
-            return f"A model that was trained whole, from {base}, with [foretoken](https://pypi.org/project/foretoken)."
+            return f"A fully trained model, from {base}, trained with [foretoken](https://pypi.org/project/foretoken)."
         kind = f"A {self.method} adapter (peft type `{plain(self.config.peft_type)}`) of {base}"
-        made = f"{kind}, made with [foretoken](https://pypi.org/project/foretoken) and peft."
+        sentence = f"{kind}, made with [foretoken](https://pypi.org/project/foretoken) and peft."
         if not isinstance(self.config, ForetokenConfig):
-            return made
+            return sentence
         without = f"KeyError: '{plain(self.config.peft_type)}'"
-        return f"It needs `pip install foretoken`: without it peft does not know the method (`{without}`).\n\n{made}"
+        return (
+            f"It needs `pip install foretoken`: without it peft does not know the method (`{without}`).\n\n{sentence}"
+        )
 
     def _loading(self) -> str:
         needed = "foretoken" if self.head or isinstance(self.config, ForetokenConfig) else "peft transformers"
@@ -128,38 +130,38 @@ class Described:
 
 
 def write_card(self: PeftModel, output_dir: str) -> None:
-    """Write the card of an adapter of foretoken's; one that its user has written keeps its text. Else as peft does."""
+    """Write the card of an adapter of foretoken's, or peft's card for other adapters; a user's own card stays."""
     if not isinstance(self.base_model, ForetokenModel):
         return PEFTS_CARD(self, output_dir)
     save_card(output_dir, described(self), marks=[SAVED_BY_PEFT])
     return None
 
 
-def save_card(folder: PathLike, found: Described, *, marks: Iterable[str]) -> None:
-    """Write a card into a folder; one that is there keeps its text, and gets metadata if it has none.
+def save_card(folder: PathLike, description: Described, *, marks: Iterable[str]) -> None:
+    """Write a card into a folder; an existing card keeps its text, and gets metadata if it has none.
 
     Args:
-        folder: where the card is.
-        found: what the new card says.
-        marks: a card that holds one of these lines is replaced.
+        folder: the folder of the card.
+        description: the contents of the new card.
+        marks: an existing card with one of these lines is replaced.
 
     Raises:
-        SaveError: it cannot be written.
+        SaveError: the card cannot be written.
     """
     file = Path(folder) / CARD_FILE
     before = file.read_text(encoding="utf-8", errors="replace") if file.is_file() else None
     if before is None or any(mark in before for mark in marks):
-        write_text(file, found.card())
+        write_text(file, description.card())
     elif not _METADATA.match(before):
-        write_text(file, f"---\n{found.data().to_yaml()}\n---\n\n{before}")
+        write_text(file, f"---\n{description.data().to_yaml()}\n---\n\n{before}")
 
 
 def described(model: PeftModel) -> Described:
-    """Return what is known of a model's adapter when peft saves it."""
+    """Return the contents of the card of a model's adapter, as far as they are known when peft saves it."""
     name = model.active_adapter if isinstance(model.active_adapter, str) else next(iter(model.peft_config))
     config, base = model.peft_config[name], model.get_base_model()
     source = config.base_model_name_or_path or getattr(base.config, "name_or_path", None)
-    found = Described(
+    description = Described(
         title="",
         config=config,
         base_model=source,
@@ -167,23 +169,23 @@ def described(model: PeftModel) -> Described:
         num_labels=getattr(base.config, "num_labels", None),
         head=getattr(base.config, HEAD_KEY, None),
     )
-    return replace(found, title=f"{found.method} of {bare_name(source)}")
+    return replace(description, title=f"{description.method} of {bare_name(source)}")
 
 
 def loading_lines(
     config: PeftConfig | None, task_type: str | None, labels: str, head: dict[str, Any] | None
 ) -> list[str]:
-    """Return the Python that loads an adapter, or a model that was trained whole, from the folder of the card.
+    """Return the lines of Python that load an adapter, or a fully trained model, from the folder of the card.
 
-    ``labels`` are the arguments for a head with so many outputs.
+    ``labels`` holds the arguments about the number of labels.
     """
     kind = AUTO_CLASSES[task_type][0] if task_type in AUTO_CLASSES else None
     auto = f"AutoModelFor{kind}" if kind and kind != "FeatureExtraction" else "AutoModel"
     if config is None:
-        note = [f'# its head is put in place by foretoken: {PREDICT} "some text"'] if head else []
+        note = [f'# foretoken loads it with its head: {PREDICT} "some text"'] if head else []
         loaded = [f"model = {auto}.from_pretrained(folder)", "tokenizer = AutoTokenizer.from_pretrained(folder)"]
         return [*note, f"from transformers import {auto}, AutoTokenizer", "", f"folder = {HERE}", *loaded]
-    if isinstance(config, ForetokenConfig) and kind:  # it brings its head along, and knows its labels
+    if isinstance(config, ForetokenConfig) and kind:  # the adapter has its head and its labels
         name = f"AutoPeftModelFor{kind}"
         first = ["import foretoken", f"from peft import {name}", "", f"folder = {HERE}"]
         return [*first, f"model = {name}.from_pretrained(folder)"]
@@ -199,21 +201,21 @@ def loading_lines(
 
 
 def shown_options(config: PeftConfig) -> list[tuple[str, Any]]:
-    """Return the options that a card shows: all of foretoken's methods, of peft's those that were chosen."""
+    """Return the options that a card shows: all options of foretoken's methods, the changed options of peft's."""
     ours = isinstance(config, ForetokenConfig)
     shared = {item.name for item in fields(PeftConfig)} | {"modules_to_save"}
-    found = []
+    shown = []
     for item in fields(config):
         value = plain(getattr(config, item.name))
         is_default = value == (item.default if item.default_factory is MISSING else item.default_factory())
         if item.name in shared or item.metadata.get("internal") or (is_default and (value is None or not ours)):
             continue
-        found.append((item.name, _public(value)))
-    return found
+        shown.append((item.name, _public(value)))
+    return shown
 
 
 def _public(value: Any) -> Any:
-    """Return a value without paths of this machine: a folder is its bare name, a member of a stack its options."""
+    """Return a value without paths of this machine: a path becomes its bare name, a member of a stack its options."""
     if isinstance(value, PeftConfig):
         return {"peft_type": plain(value.peft_type)} | dict(shown_options(value))
     if isinstance(value, dict):
@@ -225,7 +227,7 @@ def _public(value: Any) -> Any:
 
 
 def shown_model(source: str | None) -> str:
-    """Return a base model as a text names it: with a link to the hub, or a folder by its bare name."""
+    """Return a base model in words: a link to the hub, or the bare name of its folder."""
     name = hub_name(source) if source else None
     if name:
         return f"[{name}](https://huggingface.co/{name})"

@@ -30,19 +30,19 @@ from foretoken.tuner.probe import adapters_off, frozen_states
 
 
 def to_peft(model: nn.Module, folder: PathLike, adapter_name: str = "default") -> None:
-    """Write an adapter in the form of peft's own prompt learning, the trained head included.
+    """Write an adapter as a checkpoint of peft's own prompt learning, including the trained head.
 
-    Prefix-tuning becomes PREFIX_TUNING. In a causal decoder so does prefix-propagation, and prompt tuning where
-    positions rotate: keys and values are all that the text sees of the rows. Prompt tuning becomes PROMPT_TUNING
-    elsewhere. A projected prefix is written as what its network yields.
+    Prefix-tuning becomes PREFIX_TUNING. In a causal decoder prefix-propagation does as well, and prompt tuning with
+    rotary positions, as the text sees only the keys and values of the prefix. Elsewhere prompt tuning becomes
+    PROMPT_TUNING. A projected prefix is written as the output of its network.
 
     Args:
         model: a model with the adapter.
-        folder: where to write; ``PeftModel.from_pretrained`` loads it.
-        adapter_name: which adapter.
+        folder: the folder to write, which ``PeftModel.from_pretrained`` loads.
+        adapter_name: the adapter to write.
 
     Raises:
-        AdapterError: peft has nothing that does what this adapter does on this family.
+        AdapterError: none of peft's methods computes what this adapter computes on this family.
         SaveError: the files cannot be written.
     """
     model_hooks = model_hooks_of(model, adapter_name)
@@ -50,18 +50,20 @@ def to_peft(model: nn.Module, folder: PathLike, adapter_name: str = "default") -
     start = config.prefix_start()
     if start is None or not config.peft_types:
         raise AdapterError(
-            f"peft has nothing like this adapter ({type(config).__name__}); it takes {methods_with('peft_types')}, the "
-            "first in causal decoders alone"
+            f"peft has no method like this adapter ({type(config).__name__}); it takes {methods_with('peft_types')}, "
+            "the first in causal decoders only"
         )
     if not config.is_cache():
-        raise AdapterError("with position_free queries meet the prefix in a way that peft's methods do not have")
+        raise AdapterError(
+            "the adapter has position_free set, and peft's methods have no such prefix; train one without"
+        )
     if not config.acts_everywhere(model_hooks.dimensions):
         raise AdapterError(f"layers is {quoted(config.layers)}; peft's prompt learning acts at every layer")
     if config.trained_tokens:
-        raise AdapterError("peft's prompt learning has no place for trained token embeddings (trainable_token_indices)")
+        raise AdapterError("peft's prompt learning cannot hold trained token embeddings (trainable_token_indices)")
     if config.head is not None:
         raise AdapterError(
-            "peft's prompt learning calls the body itself, which pools nothing for a replaced head; "
+            "peft's prompt learning calls the body directly, which pools nothing for a replaced head; "
             "keep the adapter as it is"
         )
     if config.task_type is None:
@@ -82,10 +84,10 @@ def to_peft(model: nn.Module, folder: PathLike, adapter_name: str = "default") -
 
 
 def as_prompts(model_hooks: ModelHooks, adapter_name: str, config: ForetokenConfig, sites: Sites) -> tuple[str, Tensor]:
-    """Return the kind of peft's prompt learning that does what this adapter does, and its ``prompt_embeddings``.
+    """Return the kind of peft's prompt learning that computes the same as the adapter, and its ``prompt_embeddings``.
 
     Raises:
-        AdapterError: there is none.
+        AdapterError: there is no such kind.
     """
     stack, takes_embeddings = model_hooks.stacks[0].stack, "PROMPT_TUNING" in config.peft_types
     if sites.attention:
@@ -95,12 +97,12 @@ def as_prompts(model_hooks: ModelHooks, adapter_name: str, config: ForetokenConf
         return "PREFIX_TUNING", joined_layers(prefix_states(model_hooks, adapter_name, sites), model_hooks)
     if not takes_embeddings:
         raise AdapterError(
-            f"in {model_hooks.dimensions.model_type} models the rows of prefix-propagation read the text, which "
-            "those of peft's methods do not; keep the adapter as it is"
+            f"in {model_hooks.dimensions.model_type} models the prefix of prefix-propagation reads the text, which "
+            "that of peft's methods does not; keep the adapter as it is"
         )
     if len(model_hooks.stacks) > 1:
         raise AdapterError(
-            "peft lets the decoder read the rows at the encoder's end, here they are removed before; "
+            "with peft the decoder reads the prefix at the encoder's end, here it is removed before; "
             "keep the adapter as it is"
         )
     (prefix,) = sites.layers[0].new_prefix(1)
@@ -130,7 +132,7 @@ def trained_states(sites: Sites) -> list[Tensor]:
 
 
 def prefix_states(model_hooks: ModelHooks, adapter_name: str, sites: Sites) -> list[Tensor]:
-    """Return every layer's keys and values (P, 2 W) of the prefix in front, which in a causal stack sees no text."""
+    """Return every layer's keys and values (P, 2 W) of the prefix, which in a causal stack sees no text."""
     length, device = sites.layers[0].prefix_length, next(sites.layers[0].parameters()).device
     plan = Plan((Group(adapter_name, None, 0, length),), length, 1, device)
     states = model_hooks.stacks[0].run_prefix(plan, {})
@@ -139,7 +141,7 @@ def prefix_states(model_hooks: ModelHooks, adapter_name: str, sites: Sites) -> l
 
 
 def joined_layers(parts: list[Tensor], model_hooks: ModelHooks) -> Tensor:
-    """Return the (P, L 2 W) ``prompt_embeddings`` of (P, 2 W) keys and values per layer."""
+    """Return the (P, L 2 W) ``prompt_embeddings`` for (P, 2 W) keys and values per layer."""
     return torch.cat(split_by_layer(torch.cat(parts, dim=-1), model_hooks, rotate_back=False), dim=-1)
 
 
@@ -147,7 +149,7 @@ def before_embeddings(prefix: Tensor, model_hooks: ModelHooks) -> Tensor:
     """Return (P, D) embeddings that enter the first layer as ``prefix``.
 
     Raises:
-        AdapterError: there are none: the family does not only add to its embeddings.
+        AdapterError: there are none, as the family does more than add to its embeddings.
     """
     embedding = model_hooks.dimensions.embedding
     if embedding is not None and embedding.embedding_dim == prefix.shape[-1]:
@@ -157,8 +159,8 @@ def before_embeddings(prefix: Tensor, model_hooks: ModelHooks) -> Tensor:
         if torch.allclose(entering, prefix, atol=1e-4 * float(prefix.abs().max()), rtol=0):
             return embeddings
     raise AdapterError(
-        f"peft's rows pass the embeddings of {type(model_hooks.body).__name__}, which do more than add to them; "
-        "no rows of peft's do what these do"
+        f"peft's vectors pass the embeddings of {type(model_hooks.body).__name__}, which do more than add to them; "
+        "no vectors of peft's yield this prefix; keep the adapter as it is"
     )
 
 
@@ -167,7 +169,7 @@ def peft_fields(
 ) -> dict[str, Any]:
     """Return the fields of peft's own config."""
     shape, is_prefix = dimensions.attentions[0], kind == "PREFIX_TUNING"
-    given: dict[str, Any] = {
+    shared: dict[str, Any] = {
         "task_type": config.task_type,
         "num_virtual_tokens": length,
         "num_layers": dimensions.num_layers,
@@ -176,10 +178,14 @@ def peft_fields(
         "base_model_name_or_path": config.base_model_name_or_path,
         "modules_to_save": modules_to_save,
     }
-    made: peft.PeftConfig
+    peft_config: peft.PeftConfig
     if is_prefix:
         width, heads = shape.num_key_value_heads * shape.head_dim, shape.num_key_value_heads
-        made = peft.PrefixTuningConfig(token_dim=width, num_attention_heads=heads, encoder_hidden_size=width, **given)
+        peft_config = peft.PrefixTuningConfig(
+            token_dim=width, num_attention_heads=heads, encoder_hidden_size=width, **shared
+        )
     else:
-        made = peft.PromptTuningConfig(token_dim=dimensions.hidden_size, num_attention_heads=shape.num_heads, **given)
-    return {name: plain(value) for name, value in made.to_dict().items()}
+        peft_config = peft.PromptTuningConfig(
+            token_dim=dimensions.hidden_size, num_attention_heads=shape.num_heads, **shared
+        )
+    return {name: plain(value) for name, value in peft_config.to_dict().items()}

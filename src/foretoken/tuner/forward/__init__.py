@@ -1,1 +1,1 @@
-"""One forward pass: the plan of it, the hooks that carry it out, and the sites that they call."""
+"""One forward pass: its plan, the hooks that carry it out, and the sites that they call."""

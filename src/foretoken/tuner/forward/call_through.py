@@ -1,4 +1,4 @@
-"""Callers that pass a module's hooks by, and wrappers that keep a forward method which is no longer the class's."""
+"""Callers that bypass a module's hooks, and wrappers that keep a forward method of a former class."""
 
 from __future__ import annotations
 
@@ -12,10 +12,10 @@ from foretoken.backbones.module_value import Arguments
 
 
 class ThroughHooks:
-    """A module's ``forward`` that lets the module's hooks run where the caller has passed them by.
+    """A module's ``forward`` that runs the module's hooks where the caller has bypassed them.
 
     sentence-transformers calls ``model.forward(...)``, and PyTorch runs hooks in ``model(...)`` only: without this the
-    adapter would silently do nothing. To be put on a module after all other hooks.
+    adapter would silently do nothing. It must be put on a module after all other hooks.
     """
 
     def __init__(self, module: nn.Module) -> None:
@@ -35,14 +35,14 @@ class ThroughHooks:
         self.is_called = True
 
     def __call__(self, *args: object, **kwargs: object) -> object:
-        """Run the forward method, or the whole module if it was not called."""
+        """Run the forward method; run the whole module if its hooks have not run."""
         if not self.is_called and self.handle is not None:
             return self.module(*args, **kwargs)
         self.is_called = False
         return self.__wrapped__(*args, **kwargs)
 
     def remove(self) -> None:
-        """Give the module its own forward back."""
+        """Restore the module's own forward method."""
         if self.handle is not None:
             self.handle.remove()
             self.handle = None
@@ -55,10 +55,10 @@ class ThroughHooks:
 
 
 def follow_class(body: nn.Module) -> None:
-    """Let accelerate's wrappers (device maps, offloading) call what the module's class says at that time.
+    """Let accelerate's wrappers (device maps, offloading) call the forward method of a module's current class.
 
-    They keep the bound method of the class that the module had when it was dispatched, and attention modules change
-    theirs.
+    They keep the bound method of the class that the module had when it was dispatched, and the class of attention
+    modules changes.
     """
     for module in body.modules():
         kept = getattr(module, "_old_forward", None)
@@ -67,5 +67,5 @@ def follow_class(body: nn.Module) -> None:
 
 
 def forward_of_class(module: nn.Module, *args: object, **kwargs: object) -> object:
-    """Call the forward method of the module's present class."""
+    """Call the forward method of the module's current class."""
     return type(module).forward(module, *args, **kwargs)

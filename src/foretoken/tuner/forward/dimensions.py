@@ -21,7 +21,7 @@ def inner_of(model: nn.Module) -> Any:
 
 
 def takes_global_attention(model: Any) -> bool:
-    """Tell whether a model, or a class of models, is told which tokens see all others."""
+    """Tell whether a model, or a class of models, takes ``global_attention_mask``."""
     return "global_attention_mask" in signature(model.forward).parameters
 
 
@@ -31,13 +31,13 @@ def body_of(model: nn.Module) -> nn.Module:
 
 
 def embedding_of(model: nn.Module) -> Any:
-    """Return the frozen token embeddings, also of a model that trains some of their rows."""
-    found = model.get_input_embeddings()  # type: ignore[operator]
-    return found.original_module if isinstance(found, TrainableTokensWrapper) else found
+    """Return the frozen token embeddings, also of a model that trains some of them."""
+    embedding = model.get_input_embeddings()  # type: ignore[operator]
+    return embedding.original_module if isinstance(embedding, TrainableTokensWrapper) else embedding
 
 
 def dimensions_of(model: nn.Module, body: nn.Module, backbone: Backbone, *, heads: tuple[str, ...] = ()) -> Dimensions:
-    """Return the numbers of this model; ``heads`` may lie in the body, and their biases are not the body's."""
+    """Return the numbers of this model; the biases of ``heads``, which may lie in the body, are not the body's."""
     config: Any = model.config
     sizes = [len(stack.layer_modules(body)) for stack in backbone.stacks_of(body)]
     numbers: dict[str, Any] = dict(backbone.dimensions(config))

@@ -1,4 +1,4 @@
-"""Batches whose documents use different adapters: what peft's own layers and heads are told of it."""
+"""Batches whose documents use different adapters: the hooks that tell peft's own layers and heads."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from foretoken.tuner.forward.plan import index_of, spread
 
 
 def hook_names(module: nn.Module, names: list[str]) -> RemovableHandle | None:
-    """Let a LoRA layer, a wrapped head or trained embeddings know which document uses which adapter."""
+    """Register a hook that tells a LoRA layer, a wrapped head or trained embeddings each document's adapter."""
     if isinstance(module, LoraLayer):
         return module.register_forward_pre_hook(partial(lora_by_names, names=names), with_kwargs=True)
     if isinstance(module, ModulesToSaveWrapper):
@@ -27,7 +27,7 @@ def hook_names(module: nn.Module, names: list[str]) -> RemovableHandle | None:
 def lora_by_names(
     module: nn.Module, args: Arguments, kwargs: Keywords, *, names: list[str]
 ) -> tuple[Arguments, Keywords]:
-    """Tell a LoRA layer which document uses which adapter."""
+    """Tell a LoRA layer each document's adapter: a forward pre-hook."""
     return args, {**kwargs, "adapter_names": spread(names, args[0].shape[0])}
 
 
@@ -39,24 +39,24 @@ def head_by_names(
     *,
     names: list[str],
 ) -> Tensor:
-    """Give each document the head of its own adapter (peft itself does so for single linear maps only)."""
+    """Compute each document with the head of its own adapter (peft itself does so for single linear maps only)."""
     names = spread(names, output.shape[0])
     for name in dict.fromkeys(names):
         index = index_of(name, names, output.device)
         heads = dict(module.modules_to_save.items())
         head = heads.get(name, module.original_module)
-        own = head(*(x.index_select(0, index) for x in args), **kwargs)
-        output = output.index_copy(0, index, own.to(output.dtype))
+        result = head(*(x.index_select(0, index) for x in args), **kwargs)
+        output = output.index_copy(0, index, result.to(output.dtype))
     return output
 
 
 def embeddings_by_names(module: TrainableTokensWrapper, args: Arguments, output: Tensor, *, names: list[str]) -> Tensor:
-    """Give each document the embeddings of new tokens of its own adapter."""
+    """Compute each document with its own adapter's embeddings of new tokens."""
     names = spread(names, output.shape[0])
     layer = module.token_adapter
     for name in dict.fromkeys(names):
         index = index_of(name, names, output.device)
         known = [name] if name in layer.trainable_tokens_delta else []
-        own = layer.forward_adapters(args[0].index_select(0, index), known)
-        output = output.index_copy(0, index, own.to(output.dtype))
+        result = layer.forward_adapters(args[0].index_select(0, index), known)
+        output = output.index_copy(0, index, result.to(output.dtype))
     return output

@@ -1,4 +1,4 @@
-"""What a stack returns, with the prefix taken from its front.
+"""The outputs of a stack, with the prefix removed.
 
 Shapes: B batch, N text tokens, P length of the prefix, D model width.
 """
@@ -10,7 +10,7 @@ from typing import Any, TypeAlias
 from torch import Tensor, nn
 from transformers.utils import ModelOutput
 
-Output: TypeAlias = Tensor | tuple[Any, ...] | ModelOutput  # of a stack, or of a module in it
+Output: TypeAlias = Tensor | tuple[Any, ...] | ModelOutput  # of a stack, or of one of its modules
 
 
 def last_states(output: Output) -> Tensor:
@@ -22,7 +22,7 @@ def last_states(output: Output) -> Tensor:
 
 
 def without_prefix(output: Output, length: int) -> Output:
-    """Take the prefix from the front of a stack's output: a tensor, a tuple, or a ModelOutput."""
+    """Remove the prefix from the front of a stack's output: a tensor, a tuple, or a ModelOutput."""
     if isinstance(output, Tensor):
         return output[:, length:]
     if isinstance(output, tuple):
@@ -44,9 +44,9 @@ def with_pooled_text(output: Output, module: nn.Module) -> Output:
 
 
 def to_text(states: tuple[Tensor, ...], length: int, text: int, first: int | None) -> tuple[Tensor, ...]:
-    """Take the prefix from the front of (B, P + N, D) states, N >= ``text`` (BigBird pads them); keep anything else.
+    """Remove the prefix from the front of (B, P + N, D) states, N >= ``text`` (BigBird pads them); keep other tensors.
 
-    The states that enter the layers up to ``first``, where the prefix enters, have none.
+    The states that enter the layers up to ``first``, where the prefix enters, contain no prefix.
     """
 
     def has_prefix(number: int, x: Tensor) -> bool:

@@ -30,13 +30,13 @@ class Group:
 
     Attributes:
         adapter: its name.
-        index: (b,) positions of the documents in the batch; None for all of them.
-        offset: where the adapter's prefix begins among the prefixes of all adapters.
+        index: (b,) positions of the documents in the batch; None: all documents.
+        offset: the start of the adapter's prefix among the prefixes of all adapters.
         prefix_length: the length of the adapter's prefix.
-        lengths: that length at every layer, where it enters, or some of it, before a later layer than the first.
-        entering: how much of the prefix enters at the layer where the plan begins.
-        rows: the parameters of each document, where "adapter" stands for many of one form; else None.
-        is_whole: ``index`` counts through all documents of the batch.
+        lengths: that length at every layer, if any of the prefix enters before a later layer than the first.
+        entering: how many vectors of the prefix enter at the layer where the plan begins.
+        rows: the parameters of each document, where the name stands for many adapters of one form; else None.
+        is_whole: ``index`` contains all documents of the batch.
     """
 
     adapter: str
@@ -56,49 +56,49 @@ class Group:
             return select(packed, self.index, x.shape[1]).take(x)
         return x if self.is_whole else x.index_select(0, self.index)
 
-    def put(self, x: Tensor, part: Tensor, packed: PackedBatch | None = None) -> Tensor:
+    def put(self, x: Tensor, documents: Tensor, packed: PackedBatch | None = None) -> Tensor:
         """Return (B, ...), or a run (1, S, ...), with this group's documents replaced."""
         if self.index is None:
-            return part
-        part = part.to(x.dtype)
+            return documents
+        documents = documents.to(x.dtype)
         if packed is not None and is_run(packed, x):
-            return select(packed, self.index, x.shape[1]).put(x, part)
-        return part if self.is_whole else x.index_copy(0, self.index, part)
+            return select(packed, self.index, x.shape[1]).put(x, documents)
+        return documents if self.is_whole else x.index_copy(0, self.index, documents)
 
     def only(self, number: int) -> Group | None:
-        """Return the group for one document of the batch alone; None where the document is not in it."""
+        """Return the group for a single document of the batch; None where the document is not in it."""
         if self.index is None:
             return self
-        found = self.places.get(number)
-        if found is None:
+        place = self.places.get(number)
+        if place is None:
             return None
-        rows = None if self.rows is None else self.rows.of(found)
+        rows = None if self.rows is None else self.rows.of(place)
         return replace(self, index=None, rows=rows, is_whole=False)
 
     @cached_property
     def places(self) -> dict[int, int]:
-        """The places of the documents in the group, by their numbers in the batch."""
+        """The positions of the documents in the group, by their numbers in the batch."""
         assert self.index is not None
         return {number: place for place, number in enumerate(self.index.tolist())}
 
     def length_at(self, layer: int) -> int:
-        """Return the length of the adapter's prefix at a layer; 0 before the first one."""
+        """Return the length of the adapter's prefix at a layer; 0 for a layer below 0."""
         if layer < 0:
             return 0
         return self.lengths[layer] if self.lengths else self.prefix_length
 
     def entries(self) -> list[int]:
-        """Return the layers before which the prefix enters, or some of it."""
+        """Return the layers before which vectors of the prefix enter."""
         layers = range(len(self.lengths) or 1)
         return [layer for layer in layers if self.length_at(layer) > self.length_at(layer - 1)]
 
     @property
     def num_entering(self) -> int:
-        """How much of the prefix enters where the plan begins: all of it, or what does."""
+        """How many vectors of the prefix enter where the plan begins."""
         return self.prefix_length if self.entering is None else self.entering
 
     def at(self, layer: int) -> Group:
-        """Return the group as the layers from an entry on see it."""
+        """Return the group as the layers from ``layer`` on see it."""
         here = self.length_at(layer)
         return replace(self, prefix_length=here, entering=here - self.length_at(layer - 1))
 
@@ -118,9 +118,9 @@ class Plan:
 
     Attributes:
         groups: which documents use which adapter.
-        prefix_length: P, the prefixes of all adapters together.
+        prefix_length: P, the length of the prefixes of all adapters together.
         batch_size: B.
-        device: where the pass runs.
+        device: the device of the pass.
         phase: where the prefix is.
         token_ids: (B, N), or None when the model was given embeddings.
         text_mask: (B, N) mask as the user gave it, where attention must extend it itself.
@@ -128,14 +128,14 @@ class Plan:
         prefix_kv: in phase PREFIX_CACHED, the prefix's keys and values (B or 1, H_kv, P, K), by layer.
         memo: masks extended in this pass.
         is_mixed: each document names its adapter.
-        is_padded: the batch may not be packed, as peft's own LoRA layers look for its documents.
-        packed: how the hidden states are packed; None where they are padded.
+        is_padded: the batch may not be packed, as peft's own LoRA layers need its documents.
+        packed: the layout of packed hidden states; None where they are padded.
         position_free: the adapters whose prefix is scored with queries that are not rotated.
         begins: the layer before which the prefix enters.
-        entries: where the prefix, or some of it, enters before a later layer than the first: all layers before which
-            it does. The layers see the plan through :meth:`at`.
-        number: of the document that this is the plan for; None: for all.
-        facts: by place, what an attention has to know of this pass; it is made when the attention asks.
+        entries: the layers before which vectors of the prefix enter; empty if all of them enter before the first layer.
+            The layers see the plan through :meth:`at`.
+        number: the number of the document that the plan is for; None: all documents.
+        facts: the facts of this pass for each attention; computed when the attention first needs them.
     """
 
     groups: tuple[Group, ...]
@@ -158,9 +158,9 @@ class Plan:
     facts: dict[Hashable, PassFacts] = field(init=False, default_factory=dict)
 
     def at(self, layer: int) -> Plan:
-        """Return the plan as a layer sees it: with what has entered of the prefix.
+        """Return the plan as a layer sees it: with the vectors of the prefix that have entered.
 
-        The places of the whole prefix are there as soon as some of it enters; what has not yet is masked.
+        As soon as the first vectors enter, the states have the whole length of the prefix; the others are masked.
         """
         if not self.entries:
             return self
@@ -190,13 +190,12 @@ class Plan:
     def ids_for(self, text: Tensor) -> Tensor | None:
         """Return the token ids of the (B, N, D) text, or packed (1, T, D).
 
-        LED and BigBird pad it after its embeddings; any id will do for those.
+        LED and BigBird pad the text after its embeddings; the ids of this padding do not matter.
         """
         ids, packed = self.token_ids, self.packed
         missing = 0 if ids is None else (text.shape[1] if packed is None else packed.length) - ids.shape[1]
         if ids is None or (packed is None and not missing):
             return ids
-
         known = self.memo.get(id(ids))
         if known is None:  # the same tensor for all layers
             padded = torch.nn.functional.pad(ids, (0, missing))
@@ -205,16 +204,16 @@ class Plan:
 
     @property
     def prefix_here(self) -> int:
-        """How many of the hidden states, from the front, are the prefix."""
+        """The number of hidden states at the front that are the prefix."""
         return self.prefix_length if self.phase in (Phase.JOINT, Phase.PREFIX_ONLY) else 0
 
     def prefix_mask(self) -> Tensor:
         """Return (B, P) bool, False where a document's own prefix is shorter than P."""
         mask = torch.zeros(self.batch_size, self.prefix_length, dtype=torch.bool, device=self.device)
         for group in self.groups:
-            part = group.take(mask).clone()
-            part[:, group.offset : group.offset + group.prefix_length] = True
-            mask = group.put(mask, part)
+            rows = group.take(mask).clone()
+            rows[:, group.offset : group.offset + group.prefix_length] = True
+            mask = group.put(mask, rows)
         return mask
 
     def position_free_documents(self) -> Tensor | bool:
@@ -230,7 +229,7 @@ class Plan:
 
     @property
     def has_whole_prefix(self) -> bool:
-        """Whether every document has a prefix of the full length P: no place of it is masked."""
+        """Whether every document has a prefix of the full length P, none of it masked."""
         if not self.prefix_length:
             return True
         covered = sum(
@@ -242,13 +241,13 @@ class Plan:
 
     @property
     def may_pack(self) -> bool:
-        """Whether the batch may be packed: the prefix enters before one layer, and whole if that is a late one."""
+        """Whether the batch may be packed: the prefix enters before one layer, and in all documents if that is late."""
         return not (self.is_padded or self.is_staged) and (not self.entries or self.has_whole_prefix)
 
     def only(self, number: int) -> Plan:
         """Return the plan for one document of the batch."""
         if number not in self._single:
-            groups = tuple(own for group in self.groups if (own := group.only(number)) is not None)
+            groups = tuple(single for group in self.groups if (single := group.only(number)) is not None)
             self._single[number] = replace(self, groups=groups, batch_size=1, packed=None, memo={}, number=number)
         return self._single[number]
 
@@ -264,12 +263,12 @@ class Plan:
 
 
 class PassState:
-    """The plan of the pass that is under way in one stack; shared by its sites.
+    """The plan of the current pass of one stack, shared by its sites.
 
     Attributes:
         body: the model's body.
         plan: the plan, or None between passes.
-        frozen_text: the layer before which a trained prefix was put before a text that depends on nothing trained.
+        frozen_text: the layer at which a trained prefix joined a text that depends on no trained parameter.
     """
 
     def __init__(self, body: nn.Module) -> None:
@@ -283,12 +282,12 @@ class PassState:
 
     @property
     def rests(self) -> bool:
-        """Whether the stack computes as transformers made it: no adapter acts, and ``speed_up`` was not called."""
+        """Whether the stack computes exactly as in transformers: no adapter acts, and ``speed_up`` was not called."""
         return self.plan is None and FAST.get(self.body) is None
 
     @contextmanager
     def using(self, plan: Plan | None) -> Iterator[None]:
-        """Work under another plan for a while."""
+        """Use another plan inside the block."""
         before, self.plan = self.plan, plan
         try:
             yield
@@ -307,8 +306,7 @@ def make_groups(
 ) -> tuple[Group, ...]:
     """Return the groups of a batch: every active adapter for all documents, or one adapter per document.
 
-    Several prefixes of a document stand in the order in which they enter. A name in ``rows`` stands for many adapters
-    of one form.
+    Several prefixes of a document are ordered as they enter. A name in ``rows`` stands for many adapters of one form.
 
     Raises:
         AdapterError: the number of names does not fit the batch.
@@ -323,33 +321,33 @@ def make_groups(
     times, names = batch_size // max(1, len(names)), spread(names, batch_size)
     chosen, groups = [name for name in dict.fromkeys(names) if name != BASE], []
     for name in chosen:
-        own = rows[name].spread(times) if name in rows else None
+        parameters = rows[name].spread(times) if name in rows else None
         is_whole = len(set(names)) == 1
-        is_one = is_whole and (own is None or own.is_shared)
+        is_one = is_whole and (parameters is None or parameters.is_shared)
         index = None if is_one else index_of(name, names, device)
-        groups.append(replace(new_group(name, index, prefix_lengths(name)), rows=own, is_whole=is_whole))
+        groups.append(replace(new_group(name, index, prefix_lengths(name)), rows=parameters, is_whole=is_whole))
     return tuple(groups)
 
 
 def new_group(name: str, index: Tensor | None, lengths: tuple[int, ...]) -> Group:
-    """Return the documents of an adapter whose prefix has these lengths at the layers."""
+    """Return the group of an adapter whose prefix has these lengths at the layers."""
     is_constant = len(set(lengths)) == 1
     return Group(name, index, 0, lengths[-1], () if is_constant else lengths)
 
 
 def entries_of(groups: Sequence[Group]) -> tuple[int, ...]:
-    """Return the layers before which prefixes enter; none where all of them do before the first layer."""
+    """Return the layers before which prefixes enter; empty where all of them enter before the first layer."""
     entries = sorted({entry for group in groups for entry in group.entries()})
     return () if entries in ([], [0]) else tuple(entries)
 
 
 def index_of(name: str, names: Sequence[str], device: torch.device) -> Tensor:
-    """Return the positions at which ``name`` stands."""
+    """Return the positions of ``name`` among ``names``."""
     return torch.tensor([i for i, other in enumerate(names) if other == name], device=device)
 
 
 def spread(names: Sequence[str], batch_size: int) -> list[str]:
-    """Repeat each document's name for its sequences in the body (multiple choice: one per choice).
+    """Repeat each document's name for its sequences in the body (in multiple choice one per choice).
 
     >>> spread(["a", "b"], 4)
     ['a', 'a', 'b', 'b']
@@ -373,21 +371,21 @@ def check_names(names: Sequence[str], known: Collection[str]) -> None:
 
 
 def check_positions_agree(plan: Plan) -> None:
-    """Raise AdapterError where a document has rows of several adapters that queries would meet in two ways."""
-    rows = {group.adapter: group.adapter in plan.position_free for group in plan.groups if group.prefix_length}
-    if not plan.is_mixed and len(set(rows.values())) > 1:
+    """Raise AdapterError where a document has both a position-free prefix and one with positions."""
+    prefixes = {group.adapter: group.adapter in plan.position_free for group in plan.groups if group.prefix_length}
+    if not plan.is_mixed and len(set(prefixes.values())) > 1:
         raise AdapterError(
-            f"the active adapters {', '.join(rows)} cannot act together: position_free is set in "
-            f"{', '.join(name for name in rows if rows[name])} alone; activate one of them at a time"
+            f"the active adapters {', '.join(prefixes)} cannot act together: position_free is set only in "
+            f"{', '.join(name for name in prefixes if prefixes[name])}; activate one of them at a time"
         )
 
 
 def check_entries_in_turn(plan: Plan) -> None:
-    """Raise AdapterError where a causal prefix would see what has not entered yet of the one before it."""
+    """Raise AdapterError where a causal prefix would see vectors of an earlier prefix that have not entered yet."""
     groups = sorted((group for group in plan.groups if group.prefix_length), key=lambda group: group.offset)
-    if plan.is_mixed or all(one.entries()[-1] <= other.entries()[0] for one, other in pairwise(groups)):
+    if plan.is_mixed or all(first.entries()[-1] <= second.entries()[0] for first, second in pairwise(groups)):
         return
     raise AdapterError(
-        f"the active adapters {', '.join(group.adapter for group in groups)} cannot act together: a part of one's "
-        "prefix enters before a later layer than another's; activate one of them at a time"
+        f"the active adapters {', '.join(group.adapter for group in groups)} cannot act together: a part of one prefix "
+        "enters before a later layer than another prefix; activate one of them at a time"
     )

@@ -1,4 +1,4 @@
-"""Backbones whose weights are quantised: in what type adapters compute beside them, and what cannot be trained."""
+"""Backbones with quantised weights: the type in which adapters compute, and the modules that cannot be trained."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ COMPUTING = (torch.float64, torch.float32, torch.bfloat16, torch.float16)
 
 
 def is_quantised(parameter: nn.Parameter) -> bool:
-    """Tell whether a parameter holds codes (bitsandbytes, fp8), or is a tensor of torchao's that only acts as floats.
+    """Tell whether a parameter holds codes (bitsandbytes, fp8), or is a quantised tensor of torchao's.
 
     >>> is_quantised(nn.Parameter(torch.zeros(2, dtype=torch.uint8), requires_grad=False))
     True
@@ -24,23 +24,23 @@ def is_quantised(parameter: nn.Parameter) -> bool:
 
 
 def compute_type(module: nn.Module) -> torch.dtype:
-    """Return the type that a frozen module computes in: that of its first parameter that is not quantised.
+    """Return the type that a frozen module computes in: the type of its first parameter that is not quantised.
 
-    Adapters that it carries are passed over: they may be more precise than it. Without any such parameter: float32.
+    Adapters in it are ignored, as they may be more precise. Without any such parameter: float32.
 
     >>> compute_type(nn.Linear(2, 2).bfloat16())
     torch.bfloat16
     """
-    own = (p for name, p in module.named_parameters() if f"{NAME}." not in name and "lora_" not in name)
-    return next((p.dtype for p in own if not is_quantised(p)), torch.float32)
+    frozen = (p for name, p in module.named_parameters() if f"{NAME}." not in name and "lora_" not in name)
+    return next((p.dtype for p in frozen if not is_quantised(p)), torch.float32)
 
 
 def check_trainable(model: nn.Module, names: Collection[str]) -> None:
-    """Raise BackboneError where a module that is to be trained in full has quantised weights: they get no gradient."""
+    """Raise BackboneError for a module to be fully trained with quantised weights, which get no gradient."""
     for path, module in model.named_modules():
         named = any(path == name or path.endswith(f".{name}") for name in names)
         if named and any(is_quantised(parameter) for parameter in module.parameters()):
             raise BackboneError(
-                f"{path} is trained in full, but its weights are quantised and get no gradient; leave it out when "
+                f"{path} is to be fully trained, but its weights are quantised and get no gradient; leave it out when "
                 f"quantising (transformers: modules_to_not_convert=[{path!r}], bitsandbytes: llm_int8_skip_modules)"
             )

@@ -1,4 +1,4 @@
-"""Parameters of each document of a batch: a vector for each, where documents have adapters of their own.
+"""The parameters of each document of a batch, where documents have adapters of their own.
 
 Shapes: T numbers of one adapter, b documents.
 """
@@ -11,7 +11,7 @@ from functools import cached_property
 
 from torch import Tensor
 
-Layout = Mapping[str, tuple[int, tuple[int, ...]]]  # by name: where a parameter begins in the vector, and its shape
+Layout = Mapping[str, tuple[int, tuple[int, ...]]]  # by name: the start of a parameter in the vector, and its shape
 
 
 @dataclass(frozen=True, eq=False)
@@ -34,7 +34,7 @@ class RowParameters:
         return len(set(self.slots)) == 1
 
     def spread(self, times: int) -> RowParameters:
-        """Return the parameters of ``times`` sequences for each document, as beams are."""
+        """Return the parameters for ``times`` sequences of each document, such as beams."""
         if times == 1:
             return self
         slots = tuple(slot for slot in self.slots for _ in range(times))

@@ -1,8 +1,8 @@
 """The modules that carry adapters.
 
-A site is a small module registered under the name ``foretoken`` on a module of the backbone, so that parameters appear
-as ``...layer.3.foretoken.<adapter>...`` while classes, names and state dict of the frozen model stay as they
-are. The hooks that let sites act are in :mod:`foretoken.tuner.model_hooks`.
+A site is a small module registered under the name ``foretoken`` on a module of the backbone: parameters are called
+``...layer.3.foretoken.<adapter>...``, and classes, names and state dict of the frozen model do not change. The hooks
+that call sites are in :mod:`foretoken.tuner.model_hooks`.
 
 Shapes: B batch, N text tokens, P length of the prefix, D model width.
 """
@@ -25,7 +25,7 @@ NAME = "foretoken"
 
 
 class Site(nn.ModuleDict, BaseTunerLayer):
-    """The adapters' modules at one place of the backbone, by adapter name."""
+    """The adapters' modules at one module of the backbone, by adapter name."""
 
     adapter_layer_names = ("adapters",)
     weight = None  # type: ignore[assignment] # BaseTunerLayer would look for a wrapped layer's
@@ -39,16 +39,16 @@ class Site(nn.ModuleDict, BaseTunerLayer):
 
     @property
     def adapters(self) -> Site:
-        """The modules by adapter name, as peft asks for them."""
+        """The modules by adapter name, as peft reads them."""
         return self
 
     @property
     def plan(self) -> Plan | None:
-        """The pass that is under way."""
+        """The plan of the current pass."""
         return self.pass_state.plan
 
     def at_work(self, plan: Plan | None) -> list[tuple[Group, Any]]:
-        """Return (group, module) for the adapters at work here in a pass."""
+        """Return (group, module) for the adapters that are active here in a pass."""
         pairs: list[tuple[Group, Any]] = []
         for group in () if plan is None else plan.groups:
             if group.adapter in self:
@@ -58,7 +58,7 @@ class Site(nn.ModuleDict, BaseTunerLayer):
 
 
 class EntrySite(Site):
-    """A layer entry: puts the prefix before the text where it enters, then edits prefix and text.
+    """A layer entry: adds the prefix before the text where it enters, then edits prefix and text.
 
     Attributes:
         layer: the layer's number in its stack.
@@ -68,7 +68,7 @@ class EntrySite(Site):
 
     @property
     def plan(self) -> Plan | None:
-        """The pass that is under way, as this layer sees it."""
+        """The plan of the current pass, as this layer sees it."""
         return self.pass_state.plan_at(self.layer)
 
     def forward(self, hidden: Tensor) -> Tensor:
@@ -85,8 +85,8 @@ class EntrySite(Site):
         prefix, text = (hidden[:, :here], hidden[:, here:]) if packed is None else packed.split(hidden)
         enters = bool(here) and self.layer == plan.begins
         if enters:
-            # P^(0): the zeros that StackHooks.reserve_prefix put here only kept its place. It is made inside the layer
-            # because sharding, offloading and checkpointing have the layer's parameters at hand here alone.
+            # P^(0) replaces the zeros of StackHooks.reserve_prefix. It is computed inside the layer, because sharding,
+            # offloading and checkpointing provide the layer's parameters only here.
             prefix = new_prefix(plan, at_work, prefix)
         for group, entry in at_work:
             if here and group.prefix_length:
@@ -95,7 +95,7 @@ class EntrySite(Site):
                 ids = plan.ids_for(text)
                 ids = None if ids is None else group.take(ids, packed)
                 text = group.put(text, entry.on_text(group.take(text, packed), ids), packed)
-        if enters:  # anew where a checkpointed layer is computed again, this time with gradients
+        if enters:  # set again where a checkpointed layer is recomputed, then with gradients
             self.pass_state.frozen_text = None if text.requires_grad else self.layer
         # reference.propagated: the cat
         if packed is not None:
@@ -104,23 +104,23 @@ class EntrySite(Site):
 
 
 def edit_prefix(prefix: Tensor, group: Group, entry: LayerEntry) -> Tensor:
-    """Let one adapter edit its own part of the (B, P, D) prefix."""
-    if group.index is None and group.prefix_length == prefix.shape[1]:  # all of it is the adapter's
+    """Apply one adapter's edit to its own vectors of the (B, P, D) prefix."""
+    if group.index is None and group.prefix_length == prefix.shape[1]:  # the whole prefix is the adapter's
         return entry.on_prefix(prefix).to(prefix.dtype)
     mine = group.take(prefix)
-    before, own, after = mine.split(
+    before, inner, after = mine.split(
         [group.offset, group.prefix_length, mine.shape[1] - group.offset - group.prefix_length], 1
     )
-    edited = entry.on_prefix(own).to(prefix.dtype)
-    if own.shape[1] == mine.shape[1]:
+    edited = entry.on_prefix(inner).to(prefix.dtype)
+    if inner.shape[1] == mine.shape[1]:
         return group.put(prefix, edited)
     return group.put(prefix, torch.cat([before, edited, after], dim=1))
 
 
 def new_prefix(plan: Plan, at_work: Sequence[tuple[Group, LayerEntry]], prefix: Tensor) -> Tensor:
-    """Return the (B, P, D) prefix with what enters here of the adapters' prefixes, side by side.
+    """Return the (B, P, D) prefix with the vectors of the adapters' prefixes that enter here.
 
-    It stays zero where a document has a shorter one.
+    It is zero where a document's own prefix is shorter.
     """
     if all(group.num_entering == group.prefix_length for group in plan.groups):  # nothing has entered before
         prefix = torch.zeros_like(prefix)
@@ -135,7 +135,7 @@ def new_prefix(plan: Plan, at_work: Sequence[tuple[Group, LayerEntry]], prefix: 
 
 
 class BeforeLayer:
-    """A pre-hook that edits what enters a layer."""
+    """A pre-hook that edits the hidden states that enter a layer."""
 
     def __init__(self, site: EntrySite) -> None:
         self.site = site
@@ -148,7 +148,7 @@ class BeforeLayer:
 
 
 class AttentionSite(Site):
-    """The edits of the adapters in one attention, asked by its ``TunedAttention``."""
+    """The edits of the adapters in one attention, read by its ``TunedAttention``."""
 
 
 class OutputSite(Site):
@@ -156,8 +156,8 @@ class OutputSite(Site):
 
     Attributes:
         edits: the hooks around each output that some adapter edits.
-        edit_of: by adapter name, those of its own output: a bias of BART's ``fc1`` is an edit of what that yields, a
-            bottleneck adapter goes from its input to the output of ``fc2``.
+        edit_of: the hooks of each adapter's output, by its name: a bias of BART's ``fc1`` edits the output of ``fc1``,
+            a bottleneck adapter there has its input, and edits the output of ``fc2``.
     """
 
     def __init__(self, pass_state: PassState) -> None:
@@ -165,18 +165,18 @@ class OutputSite(Site):
         self.edits: list[AroundModule] = []
         self.edit_of: dict[str, AroundModule] = {}
 
-    def forward(self, output: Tensor, given: Tensor, around: AroundModule) -> Tensor:
-        """Output (B, ..., D_out) and input (B, ..., D_in), the hooks that have them -> new output."""
+    def forward(self, output: Tensor, module_input: Tensor, around: AroundModule) -> Tensor:
+        """Output (B, ..., D_out) and input (B, ..., D_in), and the hooks that pass them -> new output."""
         packed = None if self.plan is None else self.plan.packed
         for group, edit in self.at_work(self.plan):
             if self.edit_of[group.adapter] is around:
-                edited = edit(group.take(output, packed), group.take(given, packed))
+                edited = edit(group.take(output, packed), group.take(module_input, packed))
                 output = group.put(output, edited, packed)
         return output
 
 
 class AroundModule:
-    """Hooks that edit a module's output with its input, or another module's input, at hand."""
+    """Hooks that edit a module's output, given its input or that of another module."""
 
     def __init__(self, site: OutputSite, output: nn.Module, width: int | None) -> None:
         self.site = site
@@ -189,20 +189,20 @@ class AroundModule:
         self.given = args[0] if args else next(iter(kwargs.values()))
 
     def after(self, module: nn.Module, args: Arguments, output: Tensor) -> Tensor:
-        """Edit the output, or the part of it that is the query's."""
-        given, self.given = self.given, None
-        assert given is not None
+        """Edit the output, or its first ``width`` numbers, the queries."""
+        module_input, self.given = self.given, None
+        assert module_input is not None
         if self.width is None or self.width == output.shape[-1]:
-            return self.site(output, given, self)
+            return self.site(output, module_input, self)
         query, rest = output[..., : self.width], output[..., self.width :]
-        return torch.cat([self.site(query, given, self), rest], dim=-1)
+        return torch.cat([self.site(query, module_input, self), rest], dim=-1)
 
     def acts(self, adapters: Collection[str]) -> bool:
         """Tell whether one of these adapters edits this output."""
         return any(self.site.edit_of[name] is self for name in adapters if name in self.site)
 
     def at_work(self, groups: Sequence[Group]) -> Iterator[tuple[Group, Any]]:
-        """Yield the edits of this output by the adapters of these groups, in turn."""
+        """Yield the edits of this output by the adapters of these groups."""
         for group in groups:
             if self.acts([group.adapter]):
                 yield group, self.site[group.adapter]
@@ -215,10 +215,10 @@ def check_adapter_name(name: str) -> None:
 
 
 def edits_text(entry: LayerEntry) -> bool:
-    """Tell whether a layer entry, or a part of it, edits the text."""
+    """Tell whether a layer entry, or one of its parts, edits the text."""
     parts = getattr(entry, "parts", None)
     if parts is not None:
-        return any(edits_text(part) for part in parts)
+        return any(map(edits_text, parts))
     return type(entry).on_text is not LayerEntry.on_text and getattr(entry, "edits_text", True)
 
 

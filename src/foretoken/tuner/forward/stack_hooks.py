@@ -1,8 +1,8 @@
 """One forward pass of one stack of layers: its plan, the prefix before the text, and the hooks around it.
 
-A pass goes through the hooks in this order: ``before_stack`` plans it, ``reserve_prefix`` makes room in front of the
-embedding output, or before the layer where it enters, that layer's ``EntrySite`` fills it, ``strip_prefix`` and
-``after_stack`` take the prefix away. A causal stack runs its prefix alone before the text instead.
+The hooks run in this order: ``before_stack`` makes the plan, ``reserve_prefix`` puts zeros before the embedding output
+or before the layer where the prefix enters, that layer's ``EntrySite`` replaces them, ``strip_prefix`` and
+``after_stack`` remove the prefix. A causal stack runs its prefix alone before the text instead.
 
 Shapes: B batch, N text tokens, P length of the prefix, D model width.
 """
@@ -42,7 +42,7 @@ from foretoken.tuner.forward.quantised import compute_type
 from foretoken.tuner.forward.rows import RowParameters
 from foretoken.tuner.forward.sites import NAME, EntrySite, Site
 
-PREFIX = "_foretoken_prefix"  # where a key-value cache remembers the prefix that it was begun with
+PREFIX = "_foretoken_prefix"  # the attribute of a key-value cache that holds the prefix of its first pass
 KeyValues: TypeAlias = dict[int, tuple[Tensor, Tensor]]  # by layer: (B or 1, H_kv, P, K) each
 
 
@@ -55,7 +55,7 @@ class ModelState:
         backbone: its declaration.
         dimensions: its numbers.
         names: the adapter of each document, in a batch that names them.
-        rows: by name, the parameters of the documents' own adapters, where a name stands for many of one form.
+        rows: by name, the parameters of the documents' own adapters, where a name stands for many adapters of a form.
         sites: the sites of all stacks.
         is_padded: batches that name adapters may not be packed.
     """
@@ -69,10 +69,10 @@ class ModelState:
     is_padded: bool = False
 
     def attach_attention_again(self) -> None:
-        """Attach the attention again where the user has chosen another attention implementation since.
+        """Attach the attention again where the user has changed the attention implementation.
 
         Raises:
-            BackboneError: one that takes no masks.
+            BackboneError: the new implementation takes no masks.
         """
         if not self.backbone.is_attached(self.body):
             self.backbone.dimensions(self.body.config)  # type: ignore[arg-type]
@@ -89,11 +89,11 @@ class StackHooks:
         self.layers = stack.layer_modules(model.body)
         self.pass_state = PassState(model.body)
         self.is_padding = False
-        self.known_prefix: KeyValues | None = None  # of weights that no longer change, for a graph
+        self.known_prefix: KeyValues | None = None  # of weights that no longer change, for an exported graph
         self.argument_names = list(inspect.signature(type(self.module).forward).parameters)[1:]
         self.handles = [
             self.module.register_forward_pre_hook(self.before_stack, with_kwargs=True),
-            # before hooks that others put there earlier: what they get is the text's alone
+            # before hooks that others registered earlier: these get only the text
             self.module.register_forward_hook(self.after_stack, prepend=True),
             *([] if stack.is_causal else self.prefix_enters_and_leaves()),
         ]
@@ -115,20 +115,20 @@ class StackHooks:
 
     @property
     def plan(self) -> Plan | None:
-        """The pass that is under way."""
+        """The plan of the current pass."""
         return self.pass_state.plan
 
     @property
     def plan_at_end(self) -> Plan | None:
-        """The pass that is under way, as the last layer sees it."""
+        """The plan of the current pass, as the last layer sees it."""
         return self.pass_state.plan_at(len(self.layers) - 1)
 
     def before_stack(self, module: nn.Module, args: Arguments, kwargs: Keywords) -> tuple[Arguments, Keywords] | None:
-        """Plan the pass; run the prefix alone, or let masks allow for it."""
+        """Make the plan of the pass; run the prefix alone, or extend the masks for it."""
         if self.is_prefix_only():
             return None
         kwargs = {**kwargs, **dict(zip(self.argument_names, args, strict=False))}
-        # from here to `after_stack` all that acts in the stack reads who uses what from this one plan
+        # until `after_stack` all hooks and sites of the stack use this plan
         plan = self.pass_state.plan = self.make_plan(kwargs)
         self.pass_state.frozen_text = None
         self.model.attach_attention_again()
@@ -138,11 +138,11 @@ class StackHooks:
         if plan is None or not plan.prefix_length:
             return (), kwargs
         if self.stack.is_causal:
-            # the prefix sees no text: one short pass gives the keys and values that every text then sees
+            # the prefix sees no text: one short pass computes the keys and values that every text sees
             self.pass_state.plan = replace(plan, phase=Phase.PREFIX_CACHED, prefix_kv=self.prefix_kv(plan, kwargs))
             return (), kwargs
-        # a bidirectional prefix runs with the text; where it enters behind the embeddings, the stack makes its masks
-        # of longer inputs, and where it enters later every attention extends them
+        # a bidirectional prefix runs with the text; if it enters after the embeddings, the stack makes its masks for
+        # longer inputs; if it enters later, every attention extends them
         mask, is_late = kwargs.get("attention_mask"), bool(plan.entries) or not self.stack.entry
         self.pass_state.plan = replace(
             plan,
@@ -154,7 +154,7 @@ class StackHooks:
 
     @property
     def first_entry(self) -> int | None:
-        """The layer before which a prefix enters, where that is not the first one for all of it."""
+        """The first layer before which a prefix enters; None where all prefixes enter before layer 0."""
         return self.plan.entries[0] if self.plan is not None and self.plan.entries else None
 
     def is_prefix_only(self) -> bool:
@@ -162,12 +162,12 @@ class StackHooks:
         return self.plan is not None and self.plan.phase is Phase.PREFIX_ONLY
 
     def make_plan(self, kwargs: Keywords) -> Plan | None:
-        """Return which document uses which adapter in this pass; None when adapters are disabled."""
+        """Return the plan of this pass; None when adapters are disabled."""
         token_ids, embeddings = kwargs.get("input_ids"), kwargs.get("inputs_embeds")
         text = embeddings if token_ids is None else token_ids
         site = next((site for site in self.model.sites if len(site)), None)
         is_mixed = self.model.names is not None
-        # without a site of ours only LoRA acts, and a plan matters for the names of its adapters alone
+        # without a site of ours only LoRA acts, and needs a plan only for the names of a mixed batch
         if text is None or (not is_mixed if site is None else site.disable_adapters):
             return None
         size, active = text.shape[0], [] if site is None else site.active_adapters
@@ -192,13 +192,13 @@ class StackHooks:
         return plan
 
     def entries(self, adapter: str) -> list[LayerEntry | None]:
-        """Return what an adapter has at every layer's entry."""
+        """Return an adapter's entry at every layer; None where it has none."""
         sites = [layer._modules.get(NAME) for layer in self.layers]
-        found = [site[adapter] if isinstance(site, EntrySite) and adapter in site else None for site in sites]
-        return [entry if isinstance(entry, LayerEntry) else None for entry in found]
+        modules = [site[adapter] if isinstance(site, EntrySite) and adapter in site else None for site in sites]
+        return [entry if isinstance(entry, LayerEntry) else None for entry in modules]
 
     def prefix_lengths_of(self, adapter: str) -> tuple[int, ...]:
-        """Return the length of the prefix that an adapter has before this stack's text at every layer."""
+        """Return the length of an adapter's prefix before this stack's text at every layer."""
         return tuple(accumulate((0 if entry is None else entry.prefix_length for entry in self.entries(adapter)), max))
 
     def is_position_free(self, adapter: str) -> bool:
@@ -206,14 +206,14 @@ class StackHooks:
         return any(entry.position_free for entry in self.entries(adapter) if entry is not None)
 
     def prefix_kv(self, plan: Plan, kwargs: Keywords) -> KeyValues:
-        """Return each layer's keys and values of the prefix; a key-value cache keeps those it was begun with."""
+        """Return each layer's keys and values of the prefix; a key-value cache keeps those of its first pass."""
         if self.known_prefix is not None:
             return self.known_prefix
         cache = kwargs.get("past_key_values")
         if cache is None:
             return self.run_prefix(plan, kwargs)
         who, state, known = self.users(plan), self.parameter_state(plan), getattr(cache, PREFIX, None)
-        # where the prefix sees an encoder, a cache that begins anew may do so with other documents
+        # where the prefix sees an encoder, an empty cache may belong to other documents
         lasts = self.stack.cross is None or cache.get_seq_length() > 0
         if known and lasts and known[0] == who and (known[1] == state or torch.compiler.is_compiling()):
             return known[2]
@@ -223,12 +223,12 @@ class StackHooks:
         return states
 
     def users(self, plan: Plan) -> Hashable:
-        """Return which document uses which adapter."""
+        """Return a value that says which document uses which adapter."""
         rows = tuple((group.rows.slots, group.rows.version) for group in plan.groups if group.rows is not None)
         return tuple(self.model.names or ()), tuple(group.adapter for group in plan.groups), rows, plan.batch_size
 
     def parameter_state(self, plan: Plan) -> tuple[tuple[int, int | None], ...]:
-        """Return what changes whenever a parameter of the adapters at work is written or replaced."""
+        """Return a value that changes whenever a parameter of the active adapters is written or replaced."""
         if torch.compiler.is_compiling():
             return ()
         modules = [site[group.adapter] for site in self.model.sites for group in plan.groups if group.adapter in site]
@@ -236,21 +236,21 @@ class StackHooks:
         return tuple((id(p), None if p.is_inference() else p._version) for p in parameters)
 
     def run_prefix(self, plan: Plan, kwargs: Keywords) -> KeyValues:
-        """Run the prefix alone: once for all documents where nothing distinguishes these."""
+        """Run the prefix alone, once for all documents where it is the same for all."""
         is_alike = plan.is_prefix_shared and not self.module.training and self.stack.cross is None
         size = 1 if is_alike else plan.batch_size
         shape = (size, plan.prefix_length, self.model.dimensions.hidden_size)
-        # zeros, as the first layer's site puts the prefix in their place
+        # zeros, which the first layer's site replaces by the prefix
         zeros = torch.zeros(shape, dtype=compute_type(self.layers[0]), device=plan.device)
-        given = {"inputs_embeds": zeros, "use_cache": False}
+        inputs = {"inputs_embeds": zeros, "use_cache": False}
         if self.stack.takes_positions:
-            given |= prefix_without_positions(size, plan.prefix_length, plan.device)
+            inputs |= prefix_without_positions(size, plan.prefix_length, plan.device)
         for name in ("encoder_hidden_states", "encoder_attention_mask"):
             if kwargs.get(name) is not None:
-                given[name] = kwargs[name]
+                inputs[name] = kwargs[name]
         alone = replace(plan, phase=Phase.PREFIX_ONLY, batch_size=size, token_ids=None, prefix_kv={}, memo={})
         with self.pass_state.using(alone):
-            self.module(**given)
+            self.module(**inputs)
         return alone.prefix_kv
 
     def replay_checkpoints(self) -> None:
@@ -263,14 +263,14 @@ class StackHooks:
                 layer._gradient_checkpointing_func = CheckpointReplay(checkpoint, self, number)  # type: ignore[assignment]
 
     def forget_checkpoints(self) -> None:
-        """Give the layers their own checkpointing functions back."""
+        """Restore the layers' own checkpointing functions."""
         for layer in self.layers:
             checkpoint = getattr(layer, "_gradient_checkpointing_func", None)
             if isinstance(checkpoint, CheckpointReplay):
                 layer._gradient_checkpointing_func = checkpoint.checkpoint  # type: ignore[assignment]
 
     def before_embeddings(self, module: nn.Module, args: Arguments, kwargs: Keywords) -> None:
-        """Note the token ids as the stack will see them: Longformer pads them to its window on the way."""
+        """Note the token ids as the stack will see them: Longformer pads them to its window before the embeddings."""
         plan = self.plan
         ids = kwargs.get("input_ids", args[0] if args else None)
         self.is_padding = plan is not None and plan.token_ids is None and ids is not None
@@ -278,7 +278,7 @@ class StackHooks:
             self.pass_state.plan = replace(plan, token_ids=ids)
 
     def after_embeddings(self, module: nn.Module, args: Arguments, output: Tensor) -> Tensor:
-        """Make room for the prefix, unless Longformer embeds the padding of a text that was given as embeddings."""
+        """Reserve the prefix, unless Longformer is embedding the padding of a text that was given as embeddings."""
         plan = self.plan
         if plan is None or plan.is_late or not plan.prefix_here or self.is_padding:
             return output
@@ -287,7 +287,7 @@ class StackHooks:
     def before_layer(
         self, number: int, layer: nn.Module, args: Arguments, kwargs: Keywords
     ) -> tuple[Arguments, Keywords] | None:
-        """Make room for a prefix that enters here, and let the layer's other arguments allow for the prefix."""
+        """Reserve a prefix that enters here, and extend the layer's other arguments for it."""
         plan = self.pass_state.plan_at(number)
         if plan is None or not plan.prefix_here:
             return None
@@ -301,19 +301,19 @@ class StackHooks:
         return args, kwargs
 
     def strip_prefix(self, end: nn.Module, args: Arguments, output: Output) -> Output:
-        """Take the prefix away again, before pooler, heads and decoder."""
+        """Remove the prefix, before pooler, heads and decoder."""
         plan = self.plan_at_end
         return output if plan is None or not plan.prefix_here else self.without_prefix(output, plan)
 
     def without_prefix(self, output: Output, plan: Plan) -> Output:
-        """Take the prefix from the front of the last hidden states, and show it to a head that reads it."""
+        """Remove the prefix from the last hidden states, and pass it to a head that reads it."""
         pooling = POOLING.get(self.model.body)
         if pooling is not None and pooling.reads_prefix:
             pooling.note_prefix(last_states(output), plan.prefix_mask())
         return without_prefix(output, plan.prefix_here)
 
     def after_stack(self, module: nn.Module, args: Arguments, output: Output) -> Output:
-        """Take the prefix away from the stack's output and from recorded hidden states; end the pass."""
+        """Remove the prefix from the stack's output and from recorded hidden states; end the pass."""
         if self.is_prefix_only():
             return output
         plan, first, self.pass_state.plan = self.plan_at_end, self.first_entry, None
@@ -331,10 +331,10 @@ class StackHooks:
 class CheckpointReplay:
     """A gradient-checkpointing function that recomputes a layer under the plan of its own forward pass.
 
-    When the backward pass recomputes a layer, the pass that had a plan is over, or another one is under way. The keys
-    and values of a prefix that ran before the text go in as arguments: a checkpoint that recomputes under reentrant
-    autograd passes gradients to its arguments only. In a batch of several adapters the layer's LoRA is told their
-    names again, as peft tells it in the forward pass alone.
+    When the backward pass recomputes a layer, the layer's own pass is over, and another pass may have begun. The keys
+    and values of a prefix that ran before the text are arguments, as reentrant checkpoints pass gradients to their
+    arguments only. In a batch of several adapters the layer's LoRA is told their names again, as peft tells it in the
+    forward pass only.
     """
 
     def __init__(self, checkpoint: Callable[..., object], hooks: StackHooks, layer: int) -> None:
@@ -343,7 +343,7 @@ class CheckpointReplay:
         self.layer = layer
 
     def __call__(self, function: Callable[..., object], *args: object, **kwargs: object) -> object:
-        """Checkpoint ``function``, remembering today's plan; the short pass of the prefix is not worth it."""
+        """Checkpoint ``function`` with the current plan; the short pass of the prefix is not checkpointed."""
         plan = self.hooks.plan
         if plan is not None and plan.phase is Phase.PREFIX_ONLY:
             return function(*args)
@@ -371,7 +371,7 @@ class CheckpointReplay:
 
     @contextmanager
     def telling(self, names: Sequence[str] | None) -> Iterator[None]:
-        """Tell the layer's LoRA which document uses which adapter, where nobody else does."""
+        """Tell the layer's LoRA which document uses which adapter, where peft does not."""
         if names is None or self.hooks.model.names is not None:
             yield
             return
@@ -387,8 +387,8 @@ class CheckpointReplay:
 def reserve_prefix(hidden: Tensor, plan: Plan) -> Tensor:
     """(B, N, D) -> (B, P + N, D), zeros where the prefix will be; or a packed (1, T, D) -> (1, S, D).
 
-    What the model computes from the length of its hidden states before layer 0 (masks, positions, blocks) has to
-    count P + N already. The layer's site then replaces the zeros by P^(0): it holds the cat of equation 1.
+    Masks, positions and blocks that the model computes before layer 0 from the length of its hidden states must be
+    those of P + N. The layer's site then replaces the zeros by P^(0), which is the cat of equation 1.
     """
     if plan.packed is None:
         return nn.functional.pad(hidden, (0, 0, plan.prefix_here, 0))
