@@ -37,7 +37,7 @@ class PrefixStart:
     """What the prefix of a new adapter is at the start.
 
     Attributes:
-        source: ``random``, ``positions``, ``vocabulary``, ``text`` or ``adapter``.
+        source: ``random``, ``positions``, ``vocabulary``, ``text``, ``documents`` or ``adapter``.
         length: P.
         is_projected: the prefix is the output of a network.
         std: standard deviation of random numbers.

@@ -16,7 +16,7 @@ from foretoken.methods.dimensions import Dimensions
 from foretoken.methods.require import require_choice, require_fraction, require_int, require_positive
 from foretoken.methods.sites import Sites
 
-Start: TypeAlias = Literal["auto", "random", "positions", "vocabulary", "text", "adapter"]
+Start: TypeAlias = Literal["auto", "random", "positions", "vocabulary", "text", "documents", "adapter"]
 STARTS = ("prefix_init", "prefix_init_text", "tokenizer_name_or_path", "prefix_init_adapter")
 NETWORK_RATE = 3e-4  # docs/decisions/0028-rates.md
 START_OPTIONS: dict[str, str] = {
@@ -41,8 +41,10 @@ class PrefixConfig(ForetokenConfig):
         prefix_init: what the prefix is at the start: ``random``; what the frozen model computes for a ``text``, for
             P random tokens of its ``vocabulary``, or for P random embeddings of standard deviation ``init_std`` (its
             ``positions``: with so little in them, what its embedding layer adds to them and normalises is all there
-            is); or what another ``adapter`` of the same method has learnt. ``auto``: ``vocabulary`` where the prefix is
-            hidden states, without a network that yields them; else ``random``.
+            is); the centres of what it computes for the training ``documents``, which a recipe has and
+            ``initialise_prefix_from_documents`` takes; or what another ``adapter`` of the same method has learnt.
+            ``auto``: ``vocabulary`` where the prefix is hidden states, without a network that yields them; else
+            ``random``.
         prefix_init_text: that text; it is repeated, or cut, to P tokens.
         tokenizer_name_or_path: the text's tokenizer (default: the model's own).
         prefix_init_adapter: folder or hub name of that adapter; its prefix is repeated, or cut, to P.
@@ -75,7 +77,8 @@ class PrefixConfig(ForetokenConfig):
     prefix_init: Start = field(
         default="auto",
         metadata={
-            "help": "what the prefix starts from: random numbers, the positions, random tokens, a text, another adapter"
+            "help": "what the prefix starts from: random numbers, the positions, random tokens, a text, "
+            "the training documents, another adapter"
         },
     )
     prefix_init_text: str | None = field(default=None, metadata={"help": "the text that the prefix starts from"})
@@ -130,7 +133,7 @@ class PrefixConfig(ForetokenConfig):
         for option in ("prefix_init_text", "prefix_init_adapter"):
             if self.prefix_init == START_OPTIONS[option] and not getattr(self, option):
                 raise ConfigError(f"prefix_init is {self.prefix_init!r} but {option} is missing; give it")
-        if self.prefix_projection and self.prefix_init in ("positions", "vocabulary", "text"):
+        if self.prefix_projection and self.prefix_init in ("positions", "vocabulary", "text", "documents"):
             raise ConfigError(
                 f"prefix_init is {self.prefix_init!r}, but with prefix_projection the prefix is a network's output and "
                 "starts as what that yields; leave out one of them"
