@@ -51,7 +51,6 @@ class Spoil(TrainerCallback):
                 parameter.data.add_(torch.randn_like(parameter) * 9)
 
 
-@torch.no_grad()
 def test_step_0_is_scikit_learns_regression_on_the_model_with_this_prefix(made, tmp_path):
     recipe = recipe_of(made, tmp_path, max_steps=2)
     record = train(recipe, callbacks=[Spoil()])
@@ -66,6 +65,7 @@ def test_step_0_is_scikit_learns_regression_on_the_model_with_this_prefix(made, 
             name = name.partition("encoder.")[2].replace(".default", "")
             torch.testing.assert_close(saved[name], parameter.detach(), atol=1e-5, rtol=1e-5)
 
+    @torch.no_grad()
     def pooled(text):
         return model(**tokenizer(text, return_tensors="pt")).last_hidden_state[0].mean(0).numpy()
 
