@@ -45,6 +45,7 @@ if TYPE_CHECKING:
     from foretoken.tuner.auxiliary_log import AuxiliaryLossCallback as AuxiliaryLossCallback
     from foretoken.tuner.checkpoints.from_peft import from_peft as from_peft
     from foretoken.tuner.checkpoints.to_peft import to_peft as to_peft
+    from foretoken.tuner.document_start import initialise_prefix_from_documents as initialise_prefix_from_documents
     from foretoken.tuner.fuse import fuse as fuse
     from foretoken.tuner.fuse import prefix_cache as prefix_cache
     from foretoken.tuner.fuse import prefix_inputs as prefix_inputs
@@ -76,6 +77,7 @@ _PUBLIC = {
     "AdapterBank": "foretoken.bank.bank",
     "LoraConfig": "peft",
     "initialise_prefix": "foretoken.tuner.prefix_init",
+    "initialise_prefix_from_documents": "foretoken.tuner.document_start",
     "document_logits": "foretoken.tuner.heads",
     "replace_head": "foretoken.tuner.heads",
     "fuse": "foretoken.tuner.fuse",

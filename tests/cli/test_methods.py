@@ -26,6 +26,7 @@ RECIPES = {
     "kernel-propagation by model": ({"kernel": "rbf", "alpha_scope": "model"}, 2 * 8 * 16 + 1),
     "kernel-propagation by query": ({"alpha_scope": "query"}, 2 * 8 * 16 + 2 * 2 * (8 + 1)),
     "prefix-tuning": ({"num_virtual_tokens": 4}, 2 * 2 * 4 * 16),
+    "prefix-tuning from documents": ({"num_virtual_tokens": 4, "prefix_init": "documents"}, 2 * 2 * 4 * 16),
     "prefix-tuning, reparametrised": (
         {"num_virtual_tokens": 4, "prefix_projection": True, "encoder_hidden_size": 6},
         4 * 16 + (16 * 6 + 6) + (6 + 1) * 2 * 2 * 16,

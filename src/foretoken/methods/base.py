@@ -38,7 +38,7 @@ class PrefixStart:
     """The initial prefix of a new adapter.
 
     Attributes:
-        source: ``random``, ``positions``, ``vocabulary``, ``text`` or ``adapter``.
+        source: ``random``, ``positions``, ``vocabulary``, ``text``, ``documents`` or ``adapter``.
         length: P.
         is_projected: the prefix is the output of a network.
         std: standard deviation of random numbers.

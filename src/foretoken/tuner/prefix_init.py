@@ -142,10 +142,18 @@ def initialise_from_tokens(tokens: list[int], start: PrefixStart, sites: Sites, 
 
 def states_in_pieces(model_hooks: ModelHooks, text: Tensor) -> FrozenStates:
     """Return what the model computes for tokens (P,) or (P, D) whose order does not matter, read in pieces."""
+    return joined([frozen_states(model_hooks, piece) for piece in text.split(most_positions(model_hooks) or len(text))])
+
+
+def most_positions(model_hooks: ModelHooks) -> int | None:
+    """Return how many tokens the model reads at once; None without a limit."""
     config: Any = model_hooks.body.config
     limit = getattr(config, "max_position_embeddings", None)
-    size = len(text) if limit is None else max(1, limit - model_hooks.backbone.position_offset(config))
-    read = [frozen_states(model_hooks, piece) for piece in text.split(size)]
+    return None if limit is None else max(1, limit - model_hooks.backbone.position_offset(config))
+
+
+def joined(read: Sequence[FrozenStates]) -> FrozenStates:
+    """Return the states of several texts as those of one."""
     return FrozenStates(
         entering={layer: torch.cat([states.entering[layer] for states in read]) for layer in read[0].entering},
         attentions=[torch.cat(pieces) for pieces in zip(*(states.attentions for states in read), strict=True)],

@@ -46,6 +46,8 @@ def config_of(kind, task):
             return peft.PrefixTuningConfig(**options)
         case "PREFIX_TUNING, projected":
             return peft.PrefixTuningConfig(**options, prefix_projection=True, encoder_hidden_size=7)
+        case "CARTRIDGE":
+            return peft.CartridgeConfig(**options)
         case "PROMPT_TUNING":
             return peft.PromptTuningConfig(**options)
         case "P_TUNING, LSTM":
@@ -287,3 +289,55 @@ class TestWriting:
             to_peft(get_peft_model(tiny.model("bert"), stack), tmp_path)
         with pytest.raises(AdapterError, match="no adapter 'other' of foretoken"):
             to_peft(get_peft_model(tiny.model("bert"), PrefixTuningConfig()), tmp_path, "other")
+
+
+def assert_equal_to_rounding(one, other, family, task):
+    inputs, tolerance = tiny.batch(family, task, labels=False, length=14), 2e-5 if "rope" in str(one.config) else 1e-6
+    torch.testing.assert_close(outputs(one, inputs), outputs(other, inputs), atol=tolerance, rtol=tolerance)
+
+
+class TestCartridges:
+    """Keys and values without a network: the tensor is that of prefix-tuning.
+
+    Where keys are rotated, transformers computes sine and cosine in float32.
+    """
+
+    @pytest.mark.parametrize(
+        ("family", "task", "changes"),
+        [
+            ("gpt2", "CAUSAL_LM", {}),
+            ("llama", "CAUSAL_LM", {"rope_parameters": YARN}),
+            ("mistral", "SEQ_CLS", WIDE),
+            ("bert", "TOKEN_CLS", {}),
+        ],
+    )
+    def test_they_are_read_and_written(self, family, task, changes, tmp_path):
+        theirs = by_peft("CARTRIDGE", family, task, tmp_path / "theirs", **changes)
+        model = from_peft(plain(family, task, **changes), tmp_path / "theirs")
+        assert_equal_to_rounding(model, theirs, family, task)
+        to_peft(model, tmp_path / "again", cartridge=True)
+        again = PeftModel.from_pretrained(plain(family, task, **changes), tmp_path / "again")
+        assert again.peft_config["default"].peft_type == "CARTRIDGE"
+        assert_equal_to_rounding(again, theirs, family, task)
+
+    def test_peft_puts_ours_together(self, tmp_path):
+        """In a decoder without positions, two texts whose keys and values stand side by side."""
+        for seed in (1, 2):
+            tiny.shaken(model := ours(PrefixTuningConfig, "gpt2", "CAUSAL_LM"), seed=seed)
+            to_peft(model, tmp_path / str(seed), cartridge=True)
+        peft.compose_cartridge_adapters([tmp_path / "1", tmp_path / "2"], output_path=tmp_path / "both")
+        both = from_peft(plain("gpt2", "CAUSAL_LM"), tmp_path / "both")
+        assert both.peft_config["default"].num_virtual_tokens == 2 * LENGTH
+        theirs = PeftModel.from_pretrained(plain("gpt2", "CAUSAL_LM"), tmp_path / "both")
+        assert_equal_to_rounding(both, theirs, "gpt2", "CAUSAL_LM")
+        first, second = (load_file(tmp_path / name / "adapter_model.safetensors") for name in "12")
+        for name, rows in both.named_parameters():
+            if name.endswith("prefix.weight"):
+                layer = int(name.split(".h.")[1].split(".")[0])
+                part = slice(64 * layer, 64 * layer + 64)
+                expected = [given["prompt_embeddings"][:, part] for given in (first, second)]
+                torch.testing.assert_close(rows.detach(), torch.cat(expected), atol=0, rtol=0)
+
+    def test_rows_are_no_cartridge(self, tmp_path):
+        with pytest.raises(AdapterError, match="a cartridge holds keys and values, and these are rows of PROMPT_TUN"):
+            to_peft(ours(PromptTuningConfig, "gpt2", "CAUSAL_LM"), tmp_path, cartridge=True)

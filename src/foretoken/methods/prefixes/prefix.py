@@ -17,7 +17,7 @@ from foretoken.methods.require import require_choice, require_fraction, require_
 from foretoken.methods.sites import Sites
 from foretoken.options import option
 
-Start: TypeAlias = Literal["auto", "random", "positions", "vocabulary", "text", "adapter"]
+Start: TypeAlias = Literal["auto", "random", "positions", "vocabulary", "text", "documents", "adapter"]
 STARTS = ("prefix_init", "prefix_init_text", "tokenizer_name_or_path", "prefix_init_adapter")
 NETWORK_RATE = 3e-4  # docs/decisions/0028-rates.md
 START_OPTIONS: dict[str, str] = {
@@ -41,9 +41,11 @@ class PrefixConfig(ForetokenConfig):
             equally near to all tokens of a long text. Default: it has position 0.
         prefix_init: the initial prefix: ``random``; what the frozen model computes for a ``text``, for P random
             tokens of its ``vocabulary``, or for P random embeddings of standard deviation ``init_std``
-            (``positions``: they are so small that the result is what its embedding layer adds and normalises); or
-            the prefix of another ``adapter`` of the same method. ``auto``: ``vocabulary`` where the prefix is hidden
-            states, without a network that yields them; else ``random``.
+            (``positions``: they are so small that the result is what its embedding layer adds and normalises); the
+            centres of what it computes for the training ``documents``, which a recipe has and
+            ``initialise_prefix_from_documents`` takes; or the prefix of another ``adapter`` of the same method.
+            ``auto``: ``vocabulary`` where the prefix is hidden states, without a network that yields them; else
+            ``random``.
         prefix_init_text: that text; it is repeated, or cut, to P tokens.
         tokenizer_name_or_path: the text's tokenizer (default: the model's own).
         prefix_init_adapter: folder or hub name of that adapter; its prefix is repeated, or cut, to P.
@@ -62,7 +64,9 @@ class PrefixConfig(ForetokenConfig):
     )
     position_free: bool = option("with rotary positions: the prefix is equally near to every token", False, rotary=True)
     prefix_init: Start = option(
-        "what the prefix starts from: random numbers, the positions, random tokens, a text, another adapter", "auto"
+        "what the prefix starts from: random numbers, the positions, random tokens, a text, the training documents, "
+        "another adapter",
+        "auto",
     )
     prefix_init_text: str | None = option("the text that the prefix starts from", None)
     tokenizer_name_or_path: str | None = option("tokenizer of that text (default: the model's)", None)
@@ -112,7 +116,7 @@ class PrefixConfig(ForetokenConfig):
         for name in ("prefix_init_text", "prefix_init_adapter"):
             if self.prefix_init == START_OPTIONS[name] and not getattr(self, name):
                 raise ConfigError(f"prefix_init is {self.prefix_init!r} but {name} is missing; give it")
-        if self.prefix_projection and self.prefix_init in ("positions", "vocabulary", "text"):
+        if self.prefix_projection and self.prefix_init in ("positions", "vocabulary", "text", "documents"):
             raise ConfigError(
                 f"prefix_init is {self.prefix_init!r}, but with prefix_projection the initial prefix is the output of "
                 "a network; leave out one of them"

@@ -72,13 +72,13 @@ def fit_abstention(
     test is the first false one. Given them, the errors above b are stochastically no fewer than Bin(m, max_error), so
     the test passes with a probability of at most its level.
 
-    The best first m is not known before: with few documents one wrong label ends the sequence, and with many the risk may
-    be too high already. Four sequences begin at a half, a quarter, an eighth and a sixteenth of the documents, or the
-    fewest that can pass, each with the level (1 - confidence) / 4. A sequence that reaches the first number of another
-    one joins it, and both go on with the sum of their levels (Bretz et al. 2009, "A graphical approach to sequentially
-    rejective multiple test procedures"). A test that is the first false one of several sequences passes with the
-    probability of the sum of their levels at most, so one of all first false tests passes with that of the sum of all
-    levels. The largest number that passed counts.
+    The best first m is not known before: with few documents one wrong label ends the sequence, and with many the risk
+    may be too high already. Four sequences begin at a half, a quarter, an eighth and a sixteenth of the documents, or
+    the fewest that can pass, each with the level (1 - confidence) / 4. A sequence that reaches the first number of
+    another one joins it, and both go on with the sum of their levels (Bretz et al. 2009, "A graphical approach to
+    sequentially rejective multiple test procedures"). A test that is the first false one of several sequences passes
+    with the probability of the sum of their levels at most, so one of all first false tests passes with that of the sum
+    of all levels. The largest m that passed counts.
 
     Args:
         confidences: how sure the model is of its answers (n,).

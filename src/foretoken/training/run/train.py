@@ -24,6 +24,7 @@ from foretoken.quiet import quiet_transformers
 from foretoken.training.baseline.options import is_baseline
 from foretoken.training.fit_head import HeadFit, fit_head, scale_head
 from foretoken.training.options import AUTO, Recipe, TrainingOptions
+from foretoken.training.prefix_start import start_from_documents
 from foretoken.training.problems import MultiLabel
 from foretoken.training.recipe.recipe import checked
 from foretoken.training.recipe.resolve import as_begun, with_rate_of_fitted_head
@@ -186,6 +187,8 @@ def _train(
         with record.noting_the_end():
             tables = [prepared.tables[name] for name in dict.fromkeys(("train", *MEASURED[:1], *measured))]
             collator = prepared.problem.collator(prepared.tokenizer, prepared.model)
+            if checkpoint is None:
+                _start_prefix(prepared)
             cache_states(prepared.model, collator, recipe.training, tables, is_alone=prepared.trains_head_alone)
             head = _fit_head(prepared) if checkpoint is None else None
             if head is not None:
@@ -245,6 +248,14 @@ def _fit(
         return trainer
     trainer.train(resume_from_checkpoint=str(checkpoint) if checkpoint else None)
     return trainer
+
+
+def _start_prefix(prepared: Prepared) -> None:
+    """Let the prefix of a new adapter start from the training documents, where the recipe says so."""
+    options = prepared.recipe.training
+    if prepared.recipe.start_from is None:
+        given = nn.Module.to(prepared.model, accelerator()), prepared.problem, prepared.tables["train"]
+        start_from_documents(*given, bf16=options.precision == "bf16", seed=options.seed)
 
 
 def _fit_head(prepared: Prepared) -> HeadFit | None:

@@ -1,4 +1,4 @@
-"""Checkpoints of peft's own prompt learning (PREFIX_TUNING, PROMPT_TUNING, P_TUNING) read as adapters of foretoken's.
+"""Checkpoints of peft's own prompt learning read as adapters of foretoken's, with the names in ``KINDS``.
 
 peft puts a prefix at the positions 0..P-1 and the text after it; here the text keeps its positions. With rotary
 positions only distances matter, and rotating the keys by P positions makes the two equal. With other positions they
@@ -34,7 +34,8 @@ from foretoken.tuner.probe import frozen_states, rotations
 
 Method: TypeAlias = Literal["prefix-tuning", "prompt-tuning"]
 PROMPTS = "prompt_embeddings"
-KINDS = ("PREFIX_TUNING", "PROMPT_TUNING", "P_TUNING")
+CACHES = ("PREFIX_TUNING", "CARTRIDGE")  # what peft saves of either is the same
+KINDS = (*CACHES, "PROMPT_TUNING", "P_TUNING")
 ONE_STACK = (
     "peft's prefix-tuning of an encoder-decoder acts in the decoder's self-attention only, with half of its vectors, "
     "while foretoken's acts in every attention; one cannot be converted into the other, train it again"
@@ -51,8 +52,9 @@ def from_peft(
 ) -> PeftModel:
     """Return the model with an adapter of foretoken's that computes the same as a checkpoint of peft's.
 
-    ``prompt_embeddings`` of PREFIX_TUNING is (P, L 2 W): each layer's keys, then its values. That of PROMPT_TUNING and
-    P_TUNING is (P, D): vectors that pass the model's embeddings before they enter the first layer.
+    ``prompt_embeddings`` of PREFIX_TUNING and CARTRIDGE is (P, L 2 W): each layer's keys, then its values. That of
+    PROMPT_TUNING and P_TUNING is (P, D): vectors that pass the model's embeddings before they enter the first layer.
+    What a cartridge holds frozen is trained here like the rest.
 
     Args:
         model: a pretrained model, or one that carries adapters of the same method.
@@ -117,12 +119,12 @@ def checked_prompts(
     """
     if prompts is None:
         raise AdapterError(f"{source} has no {PROMPTS}; it is incomplete, save the adapter again")
-    if kind == "PREFIX_TUNING" and len(dimensions.first_layers) > 1:
+    if kind in CACHES and len(dimensions.first_layers) > 1:
         raise AdapterError(ONE_STACK)
     length = fields.get("num_virtual_tokens") or prompts.shape[0]
     assert dimensions.embedding is not None
     width = dimensions.embedding.embedding_dim
-    if kind == "PREFIX_TUNING":
+    if kind in CACHES:
         width = sum(2 * shape.num_key_value_heads * shape.head_dim for shape in dimensions.attentions)
     else:
         prompts = prompts[:length]
@@ -150,9 +152,9 @@ def check_heads(heads: Mapping[str, Tensor], base: nn.Module) -> None:
 def check_method(wanted: str, kind: str, *, several: bool) -> None:
     """Raise AdapterError where a method cannot take the checkpoint's vectors."""
     require_choice("method", wanted, get_args(Method))
-    if wanted == "prompt-tuning" and kind == "PREFIX_TUNING":
-        raise AdapterError("prompt-tuning cannot take the keys and values of PREFIX_TUNING; leave out method")
-    if wanted == "prefix-tuning" and kind != "PREFIX_TUNING" and several:
+    if wanted == "prompt-tuning" and kind in CACHES:
+        raise AdapterError(f"prompt-tuning cannot take the keys and values of {kind}; leave out method")
+    if wanted == "prefix-tuning" and kind not in CACHES and several:
         raise AdapterError(f"the prefix of {kind} precedes only the encoder's text; set method='prompt-tuning'")
 
 
@@ -163,7 +165,7 @@ def usual_method(kind: str, task: str | None, stacks: Sequence[Stack]) -> Method
         AdapterError: no method does, as a head or a decoder of peft's reads the prefix, which foretoken removes before.
     """
     first = stacks[0]
-    if kind == "PREFIX_TUNING" or (first.is_causal and first.attention.is_rotary):
+    if kind in CACHES or (first.is_causal and first.attention.is_rotary):
         return "prefix-tuning"
     reader = None
     if len(stacks) > 1:
@@ -190,7 +192,7 @@ def attached(model: nn.Module, config: ForetokenConfig, adapter_name: str) -> Pe
 
 def write_prompts(model_hooks: ModelHooks, adapter_name: str, kind: str, prompts: Tensor) -> None:
     """Write the vectors that peft trained into a new adapter."""
-    if kind == "PREFIX_TUNING":
+    if kind in CACHES:
         keys_and_values = split_by_layer(prompts, model_hooks, rotate_back=True)
         states = FrozenStates(entering={}, attentions=keys_and_values, free=keys_and_values)
     else:

@@ -22,14 +22,14 @@ from foretoken.methods.dimensions import Dimensions
 from foretoken.methods.sites import ScoreColumns, Sites
 from foretoken.methods.table import methods_with
 from foretoken.tuner.adapter_files import CONFIG, TENSORS
-from foretoken.tuner.checkpoints.from_peft import ONE_STACK, PROMPTS, name_in_model, split_by_layer
+from foretoken.tuner.checkpoints.from_peft import CACHES, ONE_STACK, PROMPTS, name_in_model, split_by_layer
 from foretoken.tuner.forward.plan import Group, Plan
 from foretoken.tuner.forward.sites import NAME
 from foretoken.tuner.model_hooks import ModelHooks, model_hooks_of
 from foretoken.tuner.probe import adapters_off, frozen_states
 
 
-def to_peft(model: nn.Module, folder: PathLike, adapter_name: str = "default") -> None:
+def to_peft(model: nn.Module, folder: PathLike, adapter_name: str = "default", *, cartridge: bool = False) -> None:
     """Write an adapter as a checkpoint of peft's own prompt learning, including the trained head.
 
     Prefix-tuning becomes PREFIX_TUNING. In a causal decoder prefix-propagation does as well, and prompt tuning with
@@ -40,6 +40,7 @@ def to_peft(model: nn.Module, folder: PathLike, adapter_name: str = "default") -
         model: a model with the adapter.
         folder: the folder to write, which ``PeftModel.from_pretrained`` loads.
         adapter_name: the adapter to write.
+        cartridge: write keys and values as CARTRIDGE, which ``peft.compose_cartridge_adapters`` puts together.
 
     Raises:
         AdapterError: none of peft's methods computes what this adapter computes on this family.
@@ -73,6 +74,10 @@ def to_peft(model: nn.Module, folder: PathLike, adapter_name: str = "default") -
         )
     with torch.no_grad(), adapters_off(model_hooks.body):
         kind, prompts = as_prompts(model_hooks, adapter_name, config, sites)
+    if cartridge:
+        if kind not in CACHES:
+            raise AdapterError(f"a cartridge holds keys and values, and these are rows of {kind}; leave out cartridge")
+        kind = "CARTRIDGE"
     state = get_peft_model_state_dict(model, adapter_name=adapter_name, save_embedding_layers=False)
     heads = {key: tensor for key, tensor in state.items() if f".{NAME}." not in key}
     tensors = {PROMPTS: prompts} | {f"base_model.{name_in_model(key)}": tensor for key, tensor in heads.items()}
@@ -168,7 +173,7 @@ def peft_fields(
     kind: str, config: ForetokenConfig, length: int, dimensions: Dimensions, modules_to_save: list[str] | None
 ) -> dict[str, Any]:
     """Return the fields of peft's own config."""
-    shape, is_prefix = dimensions.attentions[0], kind == "PREFIX_TUNING"
+    shape = dimensions.attentions[0]
     shared: dict[str, Any] = {
         "task_type": config.task_type,
         "num_virtual_tokens": length,
@@ -179,8 +184,10 @@ def peft_fields(
         "modules_to_save": modules_to_save,
     }
     peft_config: peft.PeftConfig
-    if is_prefix:
-        width, heads = shape.num_key_value_heads * shape.head_dim, shape.num_key_value_heads
+    width, heads = shape.num_key_value_heads * shape.head_dim, shape.num_key_value_heads
+    if kind == "CARTRIDGE":
+        peft_config = peft.CartridgeConfig(token_dim=width, num_attention_heads=heads, num_frozen_tokens=0, **shared)
+    elif kind == "PREFIX_TUNING":
         peft_config = peft.PrefixTuningConfig(
             token_dim=width, num_attention_heads=heads, encoder_hidden_size=width, **shared
         )

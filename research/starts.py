@@ -1,0 +1,119 @@
+"""What a prefix starts from, and how soon it is where LoRA ends: validation by step.
+
+    FORETOKEN_DATA=... python -m research.starts [--variant NAME ...] [--seed 0 1 2] [--table]
+
+MiniLM on SST-2 as in `research/ablation.py`: 5,120 documents, 1,000 of validation, batches of 32, methods by their
+defaults, in bf16. A run ends after 160 steps or after 40, with a linear decay to that end. `--table` prints what
+`research/starts.md` shows.
+"""
+
+from __future__ import annotations
+
+import tempfile
+import time
+from functools import cache
+from statistics import mean, stdev
+from typing import Any
+
+from scipy.stats import t
+
+from foretoken.data.load import Loaded, load_data
+from foretoken.training.recipe.recipe import build_recipe
+from foretoken.training.run.train import train
+from research.archive import read_records
+from research.shared import Json, run_missing, set_up, study_parser
+
+TEXT = "is this review of a film good or bad"
+TUNING = {"name": "prefix-tuning"}
+VARIANTS: dict[str, dict[str, Any]] = {
+    "LoRA": {"name": "lora"},
+    "prefix-tuning, random": TUNING | {"prefix_init": "random"},
+    "prefix-tuning, documents": TUNING | {"prefix_init": "documents"},
+    "prefix-tuning, text": TUNING | {"prefix_init": "text", "prefix_init_text": TEXT},
+    "prefix-tuning, vocabulary": TUNING | {"prefix_init": "vocabulary"},
+    "decoupled prefix, random": {"name": "decoupled-prefix"},
+    "decoupled prefix, documents": {"name": "decoupled-prefix", "prefix_init": "documents"},
+}
+LONG, SHORT, EVERY = 160, 40, 20
+METRIC = "roc_auc"
+
+
+def settings(variant: str, seed: int, steps: int, fit_head: bool) -> Json:
+    """Return the recipe of a run."""
+    training = {"max_steps": steps, "batch_size": 32, "eval_every": EVERY, "seed": seed, "fit_head": fit_head}
+    more = {"precision": "bf16", "num_threads": 1, "metric": METRIC}
+    data = {"task": "sst2", "max_train": 5120, "max_validation": 1000}
+    common = {"model": "minilm", "max_length": 64, "baselines": False, "data": data}
+    return common | {"method": VARIANTS[variant], "training": training | more}
+
+
+@cache
+def loaded() -> Loaded:
+    """Return the documents, the same for every run."""
+    return load_data(build_recipe(settings("LoRA", 0, LONG, fit_head=True)).data)
+
+
+def one_run(variant: str, seed: int, steps: int, fit_head: bool) -> Json:
+    """Train and return the score of validation by step."""
+    with tempfile.TemporaryDirectory() as folder:
+        began = time.process_time()
+        recipe = build_recipe(settings(variant, seed, steps, fit_head) | {"output": folder, "name": "run"})
+        record = train(recipe, measure_test=False, data=loaded())
+    scores = [[row["step"], row["validation"][METRIC]] for row in record["epochs"] if "validation" in row]
+    return {"scores": scores, "cpu_seconds": round(time.process_time() - began, 1)}
+
+
+def interval(values: list[float]) -> str:
+    """Return a mean with its 95 % interval by Student's t; one value as it is."""
+    if len(values) < 2:
+        return f"{values[0]:.3f} (one seed)"
+    half = t.ppf(0.975, len(values) - 1) * stdev(values) / len(values) ** 0.5
+    return f"{mean(values):.3f} ± {half:.3f}"
+
+
+def table(runs: list[Json]) -> str:
+    """Return the mean of each variant's scores over its seeds, by step, as Markdown."""
+    shown = {True: (0, 20, 40, 80, 160), False: (20, 40, 80, 160)}
+    lines = []
+    for steps in (LONG, SHORT):
+        for fit_head in (True, False):
+            columns = [step for step in shown[fit_head] if step <= steps]
+            given = [run for run in runs if run["steps"] == steps and run["fit_head"] == fit_head]
+            if not given:
+                continue
+            head = "fitted" if fit_head else "not fitted"
+            lines += ["", f"{steps} steps, the head {head}:", ""]
+            lines += [f"| start | seeds | {' | '.join(f'step {step}' for step in columns)} |"]
+            lines += ["| --- " * (len(columns) + 2) + "|"]
+            for variant in VARIANTS:
+                own = [dict(map(tuple, run["scores"])) for run in given if run["variant"] == variant]
+                if own:
+                    cells = [interval([scores[step] for scores in own]) for step in columns]
+                    lines.append(f"| {variant} | {len(own)} | {' | '.join(cells)} |")
+    return "\n".join(lines).strip()
+
+
+def main() -> None:
+    """Run what the output lacks."""
+    parser = study_parser(__doc__, "starts", seeds=[0, 1, 2])
+    parser.add_argument("--variant", nargs="+", choices=VARIANTS, default=list(VARIANTS), metavar="NAME")
+    parser.add_argument("--steps", nargs="+", type=int, choices=(LONG, SHORT), default=[LONG, SHORT])
+    parser.add_argument("--head", nargs="+", choices=("fitted", "new"), default=["fitted", "new"])
+    parser.add_argument("--table", action="store_true", help="print the table of what was measured, and run nothing")
+    chosen = parser.parse_args()
+    if chosen.table:
+        print(table(read_records(chosen.output)["runs"]))
+        return
+    set_up(chosen.threads)
+    wanted = [
+        {"variant": name, "seed": seed, "steps": steps, "fit_head": head == "fitted"}
+        for head in chosen.head
+        for seed in chosen.seed
+        for steps in chosen.steps
+        for name in chosen.variant
+    ]
+    run_missing(chosen.output, wanted, one_run)
+
+
+if __name__ == "__main__":
+    main()
