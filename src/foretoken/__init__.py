@@ -42,10 +42,10 @@ if TYPE_CHECKING:
     from foretoken.methods.stack import StackConfig as StackConfig
     from foretoken.methods.table import METHODS as METHODS
     from foretoken.methods.table import make_config as make_config
+    from foretoken.training.document_start import initialise_prefix_from_documents as initialise_prefix_from_documents
     from foretoken.tuner.auxiliary_log import AuxiliaryLossCallback as AuxiliaryLossCallback
     from foretoken.tuner.checkpoints.from_peft import from_peft as from_peft
     from foretoken.tuner.checkpoints.to_peft import to_peft as to_peft
-    from foretoken.tuner.document_start import initialise_prefix_from_documents as initialise_prefix_from_documents
     from foretoken.tuner.fuse import fuse as fuse
     from foretoken.tuner.fuse import prefix_cache as prefix_cache
     from foretoken.tuner.fuse import prefix_inputs as prefix_inputs
@@ -77,7 +77,7 @@ _PUBLIC = {
     "AdapterBank": "foretoken.bank.bank",
     "LoraConfig": "peft",
     "initialise_prefix": "foretoken.tuner.prefix_init",
-    "initialise_prefix_from_documents": "foretoken.tuner.document_start",
+    "initialise_prefix_from_documents": "foretoken.training.document_start",
     "document_logits": "foretoken.tuner.heads",
     "replace_head": "foretoken.tuner.heads",
     "fuse": "foretoken.tuner.fuse",

@@ -12,8 +12,8 @@ from peft import PeftModel
 from transformers import PreTrainedModel
 
 from foretoken.methods.base import ForetokenConfig
+from foretoken.training.document_start import initialise_prefix_from_documents, waits_for_documents
 from foretoken.training.problems.base import Problem
-from foretoken.tuner.document_start import initialise_prefix_from_documents, waits_for_documents
 
 log = logging.getLogger(__name__)
 
