@@ -8,19 +8,23 @@ import re
 import sys
 from pathlib import Path
 
-_PRIMITIVES = ("ONEDNN_PRIMITIVE_CACHE_CAPACITY", "DNNL_PRIMITIVE_CACHE_CAPACITY")  # two names of one
+_CACHES = (  # oneDNN's own, by its two names, and PyTorch's in front of it
+    ("ONEDNN_PRIMITIVE_CACHE_CAPACITY", "DNNL_PRIMITIVE_CACHE_CAPACITY"),
+    ("LRU_CACHE_CAPACITY",),
+)
 _PROC = Path("/proc/self")
 
 
 def keep_few_primitives() -> None:
-    """Let oneDNN cache the kernels of 128 shapes in place of 1,024, unless the environment sets another number.
+    """Let oneDNN and PyTorch cache the kernels of 32 shapes in place of 1,024, unless the environment sets a number.
 
     On a CPU PyTorch's linear maps use one oneDNN kernel for each number of rows. Packed batches hardly ever have the
-    same number twice, so the cache is useless and grows to gigabytes in an hour of training. Call this before the first
-    linear map runs.
+    same number twice, so what a cache holds beyond the layers of one pass is useless, and grows to gigabytes in an hour
+    of training. Call this before the first linear map runs.
     """
-    if not any(name in os.environ for name in _PRIMITIVES):
-        os.environ[_PRIMITIVES[0]] = "128"
+    for names in _CACHES:
+        if not any(name in os.environ for name in names):
+            os.environ[names[0]] = "32"
 
 
 def give_back() -> None:

@@ -48,12 +48,12 @@ def same_splits(records: Sequence[Values]) -> Iterator[SameSplits]:
     """Yield the runs that have the same baselines together, in their order; a run without any is alone."""
     groups: list[SameSplits] = []
     for record in records:
-        own = baselines_in(record)
-        there = next((group for group in groups if own and group.baselines == own), None)
+        baselines = baselines_in(record)
+        there = next((group for group in groups if baselines and group.baselines == baselines), None)
         if there is None:
-            groups.append(SameSplits([record], own))
+            groups.append(SameSplits([record], baselines))
         else:
-            groups[groups.index(there)] = SameSplits([*there.runs, record], own)
+            groups[groups.index(there)] = SameSplits([*there.runs, record], baselines)
     yield from groups
 
 

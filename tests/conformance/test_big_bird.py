@@ -9,6 +9,7 @@ from peft import get_peft_model
 from transformers import BigBirdConfig, BigBirdModel
 
 from foretoken import AoTPTuningConfig, PrefixPropagationConfig, PrefixTuningConfig, PromptTuningConfig
+from foretoken.attention.attend import attend_call
 from foretoken.attention.choose import use_packing
 from foretoken.backbones.base import ADAPTER, PassFacts
 from foretoken.backbones.big_bird import attach_blocked
@@ -43,7 +44,7 @@ class Plain:
     facts = PassFacts(has_part=True)
 
     def attend(self, call):
-        return call.attend()[0], None
+        return attend_call(call)[0], None
 
     def deliver(self, vector):
         assert vector is None

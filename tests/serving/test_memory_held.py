@@ -9,7 +9,7 @@ import pytest
 
 from foretoken.memory import keep_few_primitives
 
-VARIABLES = ("ONEDNN_PRIMITIVE_CACHE_CAPACITY", "DNNL_PRIMITIVE_CACHE_CAPACITY")
+VARIABLES = ("ONEDNN_PRIMITIVE_CACHE_CAPACITY", "DNNL_PRIMITIVE_CACHE_CAPACITY", "LRU_CACHE_CAPACITY")
 
 
 def live():
@@ -51,6 +51,7 @@ def test_somebody_who_has_said_how_many_kernels_are_kept_is_left_alone(monkeypat
     monkeypatch.setenv(VARIABLES[1], "7")
     keep_few_primitives()
     assert VARIABLES[0] not in os.environ
+    assert os.environ.pop(VARIABLES[2]) == "32"
     monkeypatch.delenv(VARIABLES[1])
     keep_few_primitives()
-    assert os.environ.pop(VARIABLES[0]) == "128"
+    assert os.environ.pop(VARIABLES[0]) == os.environ.pop(VARIABLES[2]) == "32"

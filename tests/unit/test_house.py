@@ -25,7 +25,6 @@ ELSEWHERE = {  # words of configs, of heads, and of a file that stands alone
     "foretoken/training/run/card.py": 1,
 }
 VAGUE = {"found", "own", "given", "made", "one", "part", "place"}  # names for at most three lines
-ROOMS = ("tuner", "bank", "serving", "attention", "backbones", "methods", "machine")
 
 
 def named(name):
@@ -99,8 +98,7 @@ def is_problem(node):
 
 
 def test_a_variable_that_lives_long_says_what_it_is():
-    rooms = [file for room in ROOMS for file in (SOURCE / "foretoken" / room).rglob("*.py")]
-    for file in [*rooms, *(SOURCE / "foretoken").glob("*.py")]:
+    for file in FILES:
         tree = ast.parse(file.read_text(encoding="utf-8"))
         for function in (node for node in ast.walk(tree) if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef)):
             lines = defaultdict(list)

@@ -104,8 +104,7 @@ class AdapterBank:
         self.lock = RLock()
         self.entries: dict[str, Entry] = {}
         self.forms: dict[str, AdapterForm] = {}
-        has_head = self.body is not self.model
-        self.heads = HeadForms(model, config, self.frozen.backbone, has_head=has_head, dtype=self.dtype)
+        self.heads = HeadForms(model, config, self.frozen.backbone, has_head=self.body is not model, dtype=self.dtype)
         self.is_plain: dict[str, bool] = {}
 
     @property
@@ -149,8 +148,7 @@ class AdapterBank:
             adapter: the folder that ``save_pretrained`` wrote, or the result of :meth:`read`, or a config.
             state: with a config, the tensors that ``peft.get_peft_model_state_dict`` returns.
             labels: the names of its outputs; default: those in the card beside it.
-            without_words: also take an adapter that was trained with ``words: true``, without the logits of TF-IDF,
-                which depend on the text, as a bank gets only tokens.
+            without_words: take an adapter of ``words: true`` without the logits of TF-IDF, which need the text.
 
         Raises:
             AdapterError: the name is taken, or the adapter is damaged, or of a kind that a bank does not take.
@@ -168,8 +166,8 @@ class AdapterBank:
             saved = read_adapter(adapter, self.heads.prefix)
         if saved.has_words and not without_words:
             raise AdapterError(
-                f"{name!r} was trained with TF-IDF of words beside it, which a bank cannot add, as it gets only "
-                "tokens; `foretoken serve` does, or add(..., without_words=True) takes only the logits of the model"
+                f"{name!r} was trained with TF-IDF of words beside it, which a bank cannot add to tokens; "
+                "`foretoken serve` does, or add(..., without_words=True) takes only the model's logits"
             )
         with self.lock, torch.inference_mode(False):
             self.entries[name] = self.make_entry(saved, label_names or saved.labels)
@@ -193,9 +191,7 @@ class AdapterBank:
         shapes = dict(saved.state.shapes)
         dimensions = self.dimensions_for(saved.config)
         if getattr(saved.config, "trainable_token_indices", None):
-            raise AdapterError(
-                "the adapter trains embeddings of tokens, which all adapters of a bank share; load it alone"
-            )
+            raise AdapterError("the adapter trains token embeddings, which a bank's adapters share; load it alone")
         key = form_key(config, maps, dimensions)
         if config is not None:
             check_same_backbone(config, dimensions)
@@ -215,11 +211,8 @@ class AdapterBank:
         head = self.heads.find(saved.config, {name: shapes[name] for name in head_names})
         form = self.find_form(config, maps, dimensions, shapes)
         if head is not None and head.model.pool == PREFIX and (form is None or not form.has_prefix):
-            raise AdapterError(
-                "the adapter's head reads the prefix (pool 'prefix'), and its method has none; train it again"
-            )
-        slot = -1 if form is None else form.add(config, maps, tensors)
-        head_slot = -1
+            raise AdapterError("the adapter's head reads the prefix, and its method has none; train it again")
+        slot, head_slot = -1 if form is None else form.add(config, maps, tensors), -1
         try:
             if head is not None and head.store.layout:
                 head_slot = head.store.add(tensors)

@@ -57,8 +57,8 @@ def initialise_prefix_from_documents(
     model_hooks = model_hooks_of(model, adapter_name)
     if labels is not None and len(labels) != len(documents):
         raise AdapterError(f"got {len(labels)} labels of {len(documents)} documents; give one for each")
-    found = [(config.prefix_start(), sites) for config, sites in methods_of(*model_hooks.built[adapter_name])]
-    starts = [(start, sites) for start, sites in found if start is not None]
+    methods = methods_of(*model_hooks.built[adapter_name])
+    starts = [(start, sites) for config, sites in methods if (start := config.prefix_start()) is not None]
     if not starts:
         raise AdapterError(f"adapter {adapter_name!r} has no prefix; {methods_with('has_prefix')} have one")
     for start, sites in starts:
@@ -88,7 +88,7 @@ def states_of_documents(
     if len(groups) > length:  # no row for each class: one group, in which the classes take turns
         groups = [[number for turn in zip_longest(*groups) for number in turn if number is not None]]
     shares = [len(part) for part in np.array_split(np.arange(length), len(groups))]
-    found = []
+    of_groups = []
     for group, share in zip(groups, shares, strict=True):
         picked = group[: max(1, DOCUMENTS // len(groups))]
         tokens = max(1, TOKENS // len(groups) // len(picked))
@@ -96,8 +96,8 @@ def states_of_documents(
         read = joined([sampled(model_hooks, sites, text, tokens, generator) for text in texts])
         keys = [centres(x, share, x.shape[1] // 2, seed) for x in read.free]
         entering = {layer: centres(x, share, x.shape[1], seed) for layer, x in read.entering.items()}
-        found.append(FrozenStates(entering, keys, keys))
-    return joined(found)
+        of_groups.append(FrozenStates(entering, keys, keys))
+    return joined(of_groups)
 
 
 def groups_of(count: int, labels: Sequence[int] | None) -> list[list[int]]:

@@ -144,15 +144,15 @@ def run(words: Sequence[str]) -> int:
 
 def _sources(folders: Sequence[str]) -> dict[str, Path]:
     """Return the folders by the names that clients will use."""
-    found: dict[str, Path] = {}
-    for given in folders:
-        name, is_named, folder = given.partition("=")
-        place = Path(folder if is_named else given)
-        name = name if is_named else place.resolve().name
-        if name in found:
+    adapters: dict[str, Path] = {}
+    for folder in folders:
+        name, is_named, named_folder = folder.partition("=")
+        path = Path(named_folder if is_named else folder)
+        name = name if is_named else path.resolve().name
+        if name in adapters:
             raise ConfigError(f"two adapters are called {quoted(name)}; name one of them, as NAME=FOLDER")
-        found[name] = place
-    return found
+        adapters[name] = path
+    return adapters
 
 
 def _key(name: str, given: str | None, variable: str) -> str | None:

@@ -57,10 +57,10 @@ def _whereabouts(task: Task) -> str:
 
     if not task.needs_raw:
         return "none needed: made from installed packages"
-    place = raw_place(task)
-    if place is None:
+    path = raw_place(task)
+    if path is None:
         return f"not looked for: set {DATA_VARIABLE}, for ${DATA_VARIABLE}/{task.place}, or data.path"
-    if not place.exists():
-        return f"{place}: not there"
-    held = shown(sorted(item.name for item in place.iterdir())) if place.is_dir() else "a file"
-    return f"{place}: there ({held or 'an empty folder'})"
+    if not path.exists():
+        return f"{path}: not there"
+    held = shown(sorted(item.name for item in path.iterdir())) if path.is_dir() else "a file"
+    return f"{path}: there ({held or 'an empty folder'})"

@@ -184,7 +184,7 @@ def test_keep_only_some_labels(tmp_path):
 
 def test_a_given_split_emptied_by_labels_is_not_replaced(tmp_path):
     train, test = table(tmp_path / "x.csv", many(60)), table(tmp_path / "y.csv", many(5, ("c",)))
-    with pytest.raises(DataError, match="test has no documents of the classes in labels"):
+    with pytest.raises(DataError, match="test has no documents left by labels"):
         load(DataOptions(train=train, test=test, labels=["a", "b"]))
 
 

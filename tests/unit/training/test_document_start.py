@@ -161,5 +161,5 @@ class TestRefusals:
             started(texts=texts, labels=labels, **options)
 
     def test_a_projected_prefix_cannot_ask_for_it(self):
-        with pytest.raises(ConfigError, match="'documents', but with prefix_projection the prefix is a network's out"):
+        with pytest.raises(ConfigError, match="'documents', but with prefix_projection the initial prefix"):
             PrefixTuningConfig(prefix_init="documents", prefix_projection=True)
