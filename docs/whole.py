@@ -20,7 +20,7 @@ STYLE = """
     .zero { stroke: #9db0c3 } .apart { fill: #ff8c42; stroke: #ff8c42 } .open { fill: #9db0c3; stroke: #9db0c3 } }
 """
 LEFT, RIGHT, TOP, ROW, WIDTH = 290, 60, 20, 30, 700
-LOWEST, HIGHEST, STEP = -4, 8, 2
+LOWEST, HIGHEST, STEP = -4, 14, 2
 
 
 def place(points: float) -> float:
