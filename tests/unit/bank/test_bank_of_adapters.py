@@ -144,7 +144,7 @@ def test_refusals_leave_the_bank_as_it_was():
     other.peft_config["default"].backbone["num_layers"] = 7
     with pytest.raises(BackboneError, match="another backbone"):
         bank.add("a", *given(other))
-    with pytest.raises(AdapterError, match="trains embeddings of tokens"):
+    with pytest.raises(AdapterError, match="trains token embeddings"):
         bank.add("a", replace(config, trainable_token_indices=[1]), state)
     bank.add("a", config, state)
     with pytest.raises(AdapterError, match="already"):
