@@ -12,12 +12,11 @@ from __future__ import annotations
 import tempfile
 import time
 from functools import cache
-from statistics import mean, stdev
+from statistics import mean
 from typing import Any
 
-from scipy.stats import t
-
 from foretoken.data.load import Loaded, load_data
+from foretoken.metrics.statistics import mean_interval
 from foretoken.training.recipe.recipe import build_recipe
 from foretoken.training.run.train import train
 from research.archive import read_records
@@ -65,10 +64,10 @@ def one_run(variant: str, seed: int, steps: int, fit_head: bool) -> Json:
 
 def interval(values: list[float]) -> str:
     """Return a mean with its 95 % interval by Student's t; one value as it is."""
-    if len(values) < 2:
+    bounds = mean_interval(values)
+    if bounds is None:
         return f"{values[0]:.3f} (one seed)"
-    half = t.ppf(0.975, len(values) - 1) * stdev(values) / len(values) ** 0.5
-    return f"{mean(values):.3f} ± {half:.3f}"
+    return f"{mean(values):.3f} ± {(bounds[1] - bounds[0]) / 2:.3f}"
 
 
 def table(runs: list[Json]) -> str:
@@ -78,18 +77,18 @@ def table(runs: list[Json]) -> str:
     for steps in (LONG, SHORT):
         for fit_head in (True, False):
             columns = [step for step in shown[fit_head] if step <= steps]
-            given = [run for run in runs if run["steps"] == steps and run["fit_head"] == fit_head]
-            if not given:
+            group = [run for run in runs if run["steps"] == steps and run["fit_head"] == fit_head]
+            if not group:
                 continue
             head = "fitted" if fit_head else "not fitted"
             lines += ["", f"{steps} steps, the head {head}:", ""]
             lines += [f"| start | seeds | {' | '.join(f'step {step}' for step in columns)} |"]
             lines += ["| --- " * (len(columns) + 2) + "|"]
             for variant in VARIANTS:
-                own = [dict(map(tuple, run["scores"])) for run in given if run["variant"] == variant]
-                if own:
-                    cells = [interval([scores[step] for scores in own]) for step in columns]
-                    lines.append(f"| {variant} | {len(own)} | {' | '.join(cells)} |")
+                scores = [dict(map(tuple, run["scores"])) for run in group if run["variant"] == variant]
+                if scores:
+                    cells = [interval([by_step[step] for by_step in scores]) for step in columns]
+                    lines.append(f"| {variant} | {len(scores)} | {' | '.join(cells)} |")
     return "\n".join(lines).strip()
 
 
