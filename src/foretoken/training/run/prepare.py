@@ -272,8 +272,9 @@ def _tokens_of(rows: Dataset, problem: Problem, settings: EncodeSettings) -> tup
 
 def _oversampled(table: Dataset, problem: Problem) -> Dataset:
     """Return the training documents with those of rarer classes repeated."""
-    rows, text = repeated(problem.class_rows(table)), "train: %d documents are drawn %d times in an epoch"
-    log.info(f"{text}, those of rarer classes more often", len(table), len(rows))
+    rows = repeated(problem.class_rows(table))
+    message = "train: %d documents are drawn %d times in an epoch, those of rarer classes more often"
+    log.info(message, len(table), len(rows))
     return table.select(rows)
 
 
@@ -298,9 +299,10 @@ def _say(recipe: Recipe, model: PreTrainedModel | PeftModel, problem: Problem, *
     share = f"{count.trainable:,} of {count.total:,} parameters ({count.percent:.3f} %)"
     where = f"{count.adapter:,} in the method, {count.head:,} in the head"
     log.info("%s trains %s: %s", recipe.method["name"], share, where)
-    dropout, kept = recipe.training.attention_dropout, "hidden dropout as in the model"
+    dropout = recipe.training.attention_dropout
     if dropout != "model":
-        log.info("attention dropout is %g (%s); `attention_dropout: model` keeps it", dropout, kept)
+        message = "attention dropout is %g (hidden dropout as in the model); `attention_dropout: model` keeps it"
+        log.info(message, dropout)
 
 
 def _hold_frozen(recipe: Recipe, model: PreTrainedModel | PeftModel) -> None:

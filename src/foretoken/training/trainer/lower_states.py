@@ -121,7 +121,6 @@ class LowerStates:
     def _add(self, batches: Sequence[Inputs]) -> None:
         tokens = sum(int(inputs["attention_mask"].sum()) for inputs in batches)
         texts = sum(len(inputs["input_ids"]) for inputs in batches)
-        layers, dtype, size = self.layers.count, self.store.dtype, tokens * self.store.bytes_per_token / 1e6
         if not texts:
             return
         if (problem := self.store.fits(tokens)) is not None:
@@ -131,6 +130,7 @@ class LowerStates:
         rounding = self.store.add(self._computed(batches))
         if rounding is None:
             return
+        layers, dtype, size = self.layers.count, self.store.dtype, tokens * self.store.bytes_per_token / 1e6
         seconds = time.perf_counter() - start
         log.info("%d layers run once: the states of %d texts, %.1f MB, in %.1f s", layers, texts, size, seconds)
         if dtype != rounding.computed and rounding.relative:
