@@ -129,8 +129,9 @@ def atomic_directory(path: PathLike) -> Iterator[Path]:
     """
     target = Path(path)
     with os_errors_as_save_error(target), _temporary_sibling(target) as temporary, _as(target, temporary):
-        if target.exists() and not target.is_dir():
-            raise OSError(errno.ENOTDIR, os.strerror(errno.ENOTDIR))
+        with suppress(FileNotFoundError):  # asked once: another process may move its folder away at any time
+            if not stat.S_ISDIR(target.stat().st_mode):
+                raise OSError(errno.ENOTDIR, os.strerror(errno.ENOTDIR))
         temporary.mkdir()
         yield temporary
         open_to_readers(temporary)
@@ -320,10 +321,10 @@ def _swap_in(temporary: Path, target: Path) -> None:
     except BaseException:
         if old.exists() and not target.exists():
             old.rename(target)
-        raise
-    finally:
-        if target.exists():
+        else:
             remove(old)
+        raise
+    remove(old)  # also where another process has just moved the new folder away
 
 
 def _replace(temporary: Path, target: Path, old: Path) -> None:

@@ -116,9 +116,10 @@ def test_a_failed_swap_brings_the_old_directory_back(tmp_path, monkeypatch):
 
 
 def test_of_two_processes_that_write_the_same_place_the_last_one_wins_and_is_whole(tmp_path):
-    writers = [os.fork() for _ in range(2)]
-    for number, child in enumerate(writers):
-        if child == 0:
+    writers = []
+    for number in range(2):
+        writers.append(os.fork())
+        if not writers[-1]:
             with suppress(BaseException):
                 for _ in range(120):
                     with atomic_directory(tmp_path / "folder") as temporary:
