@@ -254,7 +254,7 @@ def test_a_slow_machine_gets_smaller_batches(timed):
     engine.limits = Limits(seconds_expected=3.0, tokens_per_batch=8192)
     assert engine._budget() == 512
     engine._tokens_per_second = 1000.0
-    assert engine._budget() == 1500
+    assert engine._budget() == 750
     engine._tokens_per_second = 10**6
     assert engine._budget() == 8192
 

@@ -62,7 +62,7 @@ def test_what_is_served_is_what_is_predicted(saved, expected):
     """Of documents alone and several in a request, whose chunks are run in many small batches of all adapters."""
     store = make_store(*saved)
     assert [name for name in POOLS if store.get(name).key not in store.bank.together] == ["apart"]
-    with ServingEngine(store, limits=Limits(tokens_per_batch=80, seconds_waiting=600)) as engine:
+    with ServingEngine(store, limits=Limits(tokens_per_batch=80, seconds_waiting=600, seconds_expected=600)) as engine:
         for answers in served(engine):
             for (name, number), found in answers.items():
                 np.testing.assert_allclose(answer(found), expected[name][number].reshape(-1), atol=1e-5, err_msg=name)
@@ -80,7 +80,9 @@ def test_a_document_whose_rows_cannot_be_merged_fails_alone(saved, monkeypatch):
 
 
 def test_half_of_the_bits_serve_them_too(saved, expected):
-    with ServingEngine(make_store(*saved, precision="bf16"), limits=Limits(seconds_waiting=600)) as engine:
+    with ServingEngine(
+        make_store(*saved, precision="bf16"), limits=Limits(seconds_waiting=600, seconds_expected=600)
+    ) as engine:
         for (name, number), found in served(engine)[0].items():
             if found.probabilities is not None:
                 np.testing.assert_allclose(answer(found), expected[name][number].reshape(-1), atol=0.1, err_msg=name)

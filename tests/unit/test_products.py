@@ -5,7 +5,16 @@ import torch
 from torch.nn import functional
 
 from foretoken.machine import products
-from foretoken.machine.products import LEAST_MANY, LEAST_WIDTH, ROWS, library, linear, products_with, weighted_sums
+from foretoken.machine.products import (
+    LEAST_MANY,
+    LEAST_WIDTH,
+    ROWS,
+    library,
+    linear,
+    pack,
+    products_with,
+    weighted_sums,
+)
 
 HAS_ONEDNN = torch.backends.mkldnn.is_available() and hasattr(torch.ops.mkldnn, "_linear_pointwise")
 needs_onednn = pytest.mark.skipif(not HAS_ONEDNN, reason="this PyTorch has no oneDNN")
@@ -60,6 +69,15 @@ def test_values_and_gradients_are_those_of_the_definition(rows, with_bias, turn,
         assert ours.dtype == torch.float32
         assert (ours - theirs).abs().max() <= 2e-6 * theirs.abs().max()
     assert len(calls) == 2  # the product and its input's gradient
+    with torch.no_grad():
+        packed = linear(*tensors, pack(tensors[1]))
+        assert (packed - definition(*exact)).abs().max() <= 2e-6 * packed.abs().max()
+        half = [None if tensor is None else tensor.bfloat16() for tensor in tensors]
+        with torch.autocast("cpu", dtype=torch.bfloat16):
+            packed = linear(tensors[0], *half[1:], pack(half[1]))
+        assert packed.dtype is torch.bfloat16
+        assert (packed - definition(*exact)).abs().max() <= 2e-2 * packed.abs().max()
+    assert len(calls) == 2
 
 
 @needs_onednn

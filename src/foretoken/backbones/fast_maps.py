@@ -5,10 +5,14 @@ from __future__ import annotations
 from typing import TypeGuard
 
 from torch import Tensor, nn
+from torch.utils.weak import WeakTensorKeyDictionary
 from transformers.pytorch_utils import Conv1D
 
 from foretoken.attention import LinearMap
-from foretoken.machine.products import linear
+from foretoken.machine.products import linear, pack
+
+PACKED = WeakTensorKeyDictionary()  # packed copies of weights, whatever modules share them
+_MOST_BYTES = 2**30
 
 
 class FastLinear(nn.Linear):
@@ -16,7 +20,7 @@ class FastLinear(nn.Linear):
 
     def forward(self, input: Tensor) -> Tensor:
         """(..., in_features) -> (..., out_features)."""
-        return linear(input, self.weight, self.bias)
+        return linear(input, self.weight, self.bias, PACKED.get(self.weight))
 
 
 class FastConv1D(Conv1D):
@@ -38,6 +42,20 @@ def is_linear(module: nn.Module) -> TypeGuard[nn.Linear]:
 def is_conv1d(module: nn.Module) -> TypeGuard[Conv1D]:
     """Tell whether a module is GPT-2's linear map."""
     return type(module) in (Conv1D, FastConv1D)
+
+
+def pack_weights(model: nn.Module) -> None:
+    """Keep the frozen weights of linear maps also in the layout that multiplies fastest, up to 1 GiB of a model.
+
+    For models that only infer: what changes a weight afterwards, as merging does, would not change the copy.
+    """
+    maps = [module.weight for module in model.modules() if is_linear(module) and not module.weight.requires_grad]
+    weights = list({id(weight): weight for weight in maps if type(weight) is nn.Parameter}.values())
+    if sum(weight.nbytes for weight in weights) > _MOST_BYTES:
+        return
+    for weight in weights:
+        if weight not in PACKED and (packed := pack(weight)) is not None:
+            PACKED[weight] = packed
 
 
 def plain_map(module: nn.Module) -> LinearMap | None:

@@ -8,6 +8,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeAlias
 
+from foretoken.backbones.fast_maps import pack_weights
 from foretoken.data.bad_rows import ERROR, BadRow, BadRows
 from foretoken.data.plain_table import PlainTable, Table
 from foretoken.errors import AdapterError, DataError
@@ -69,7 +70,9 @@ def load_predictor(
     saved = adapter_folder(Path(folder))
     if (saved / VOCABULARY).is_file() and base_model is None:
         return _load_baseline(saved)
-    return load_for_inference(saved, precision=precision, base_model=base_model, accept_changed=accept_changed)
+    loaded = load_for_inference(saved, precision=precision, base_model=base_model, accept_changed=accept_changed)
+    pack_weights(loaded.model)
+    return loaded
 
 
 def predict_table(

@@ -13,6 +13,7 @@ import torch
 from torch import nn
 from transformers import PretrainedConfig, PreTrainedModel, PreTrainedTokenizerBase
 
+from foretoken.backbones.fast_maps import pack_weights
 from foretoken.inference.int8 import Int8Linear, check_units, hold_in_int8
 from foretoken.lengthening import resolve_source
 from foretoken.machine.precision import BF16, FP32, accelerator, chosen_precision
@@ -96,6 +97,7 @@ class SharedBase:
                 for name, parameter in list(module.named_parameters(recurse=False, remove_duplicate=False)):
                     if id(parameter) in shared and parameter.dtype == torch.float32:
                         setattr(module, name, self._in_bf16(parameter))
+        pack_weights(model)
 
     def _in_bf16(self, parameter: nn.Parameter) -> nn.Parameter:
         if id(parameter) not in self._rounded:

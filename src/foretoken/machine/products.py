@@ -27,7 +27,7 @@ LEAST_MANY = 256  # rows of the larger factor, where the other one has few
 _PLAIN = (Tensor, nn.Parameter)
 
 
-def linear(x: Tensor, weight: Tensor, bias: Tensor | None = None) -> Tensor:
+def linear(x: Tensor, weight: Tensor, bias: Tensor | None = None, packed: Tensor | None = None) -> Tensor:
     r"""Return :math:`x W^\top + b` as :func:`torch.nn.functional.linear` does, with oneDNN where that is faster.
 
     Equal up to rounding, as are gradients of any order. Only large float32 products on the processor use oneDNN.
@@ -36,17 +36,40 @@ def linear(x: Tensor, weight: Tensor, bias: Tensor | None = None) -> Tensor:
         x: (..., in_features).
         weight: (out_features, in_features), also a transposed view.
         bias: (out_features,).
+        packed: the same weight from :func:`pack`, used where no gradient is computed.
 
     >>> x, weight = torch.randn(8, 64), torch.randn(96, 64)
     >>> torch.allclose(linear(x, weight), functional.linear(x, weight), atol=1e-4)
     True
     """
+    if packed is not None and not torch.is_grad_enabled():
+        inputs = _autocast(x, packed.dtype)
+        if _is_plain(inputs) and inputs.dtype is packed.dtype and inputs.numel():
+            return _product(inputs.contiguous(), packed, None if bias is None else bias.to(packed.dtype))
     if not (_fits(x, weight) and library() == "oneDNN"):
         return functional.linear(x, weight, bias)
     if torch.is_grad_enabled() and any(factor is not None and factor.requires_grad for factor in (x, weight, bias)):
         output: Tensor = _Linear.apply(x, weight, bias)
         return output
     return _multiply(x, weight, bias)
+
+
+def pack(weight: Tensor) -> Tensor | None:
+    """Return a copy of a weight in the layout of oneDNN's kernels, for :func:`linear`; None where it is not faster.
+
+    One kernel then serves any number of rows without a copy of the weight, and is 5 to 30 % faster. The copy does not
+    follow later changes of the weight.
+
+    Args:
+        weight: (out_features, in_features), float32 or bfloat16.
+    """
+    is_faster = weight.dtype is torch.bfloat16 or (weight.dtype is torch.float32 and library() == "oneDNN")
+    if not is_faster or _onednn() is None or weight.dim() != 2 or min(weight.shape) < LEAST_WIDTH:
+        return None
+    if not _is_plain(weight) or weight.is_meta or (weight.dtype is torch.bfloat16 and not _has_bf16()):
+        return None
+    packed: Tensor = torch.ops.mkldnn._reorder_linear_weight(weight.detach(), ROWS[0])
+    return packed
 
 
 def products_with(few: Tensor, many: Tensor) -> Tensor:
@@ -119,14 +142,22 @@ def _fits_few(few: Tensor, many: Tensor) -> bool:
 def _suits(x: Tensor, other: Tensor) -> bool:
     """Tell whether these are plain float32 tensors on the processor, outside of traces and transformations."""
     return (
-        not is_traced()
-        and x.dtype is torch.float32 is other.dtype
-        and type(x) in _PLAIN
-        and type(other) in _PLAIN
-        and x.device.type == "cpu" == other.device.type
+        x.dtype is torch.float32 is other.dtype
         and not torch.is_autocast_enabled("cpu")
-        and not _is_transformed()
+        and _is_plain(x)
+        and _is_plain(other)
     )
+
+
+def _is_plain(x: Tensor) -> bool:
+    """Tell whether a tensor is a plain one on the processor, outside of traces and transformations."""
+    return type(x) in _PLAIN and x.device.type == "cpu" and not is_traced() and not _is_transformed()
+
+
+def _autocast(x: Tensor, dtype: torch.dtype) -> Tensor:
+    """Return the input as autocast would convert it for a weight of this type."""
+    is_lower = torch.is_autocast_enabled("cpu") and torch.get_autocast_dtype("cpu") is dtype
+    return x.to(dtype) if is_lower and x.is_floating_point() else x
 
 
 def _is_transformed() -> bool:
@@ -142,6 +173,12 @@ def _pays() -> bool:
 
 
 @cache
+def _has_bf16() -> bool:
+    """Tell whether oneDNN multiplies bfloat16 on this processor."""
+    return bool(torch.ops.mkldnn._is_mkldnn_bf16_supported())
+
+
+@cache
 def _onednn() -> Callable[..., Tensor] | None:
     """Return oneDNN's linear map as PyTorch's compiler uses it; None for a PyTorch without it."""
     return getattr(torch.ops.mkldnn, "_linear_pointwise", None) if torch.backends.mkldnn.is_available() else None
@@ -149,17 +186,21 @@ def _onednn() -> Callable[..., Tensor] | None:
 
 def _multiply(x: Tensor, weight: Tensor, bias: Tensor | None) -> Tensor:
     """Multiply as many rows at a time as there are kernels for, and the remaining rows with PyTorch's own function."""
-    onednn = _onednn()
-    assert onednn is not None
     rows = x.reshape(-1, weight.shape[1]).contiguous()  # rows with gaps would get a slow kernel
     out, start = rows.new_empty(len(rows), len(weight)), 0
     for size in ROWS:
         while len(rows) - start >= size:
-            out[start : start + size] = onednn(rows[start : start + size], weight, bias, "none", [], "")
+            out[start : start + size] = _product(rows[start : start + size], weight, bias)
             start += size
     if start < len(rows):
         out[start:] = functional.linear(rows[start:], weight, bias)
     return out.view(*x.shape[:-1], len(weight))
+
+
+def _product(x: Tensor, weight: Tensor, bias: Tensor | None) -> Tensor:
+    onednn = _onednn()
+    assert onednn is not None
+    return onednn(x, weight, bias, "none", [], "")
 
 
 def _filled_up(rows: Tensor) -> Tensor:

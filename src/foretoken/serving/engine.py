@@ -202,6 +202,20 @@ class ServingEngine:
             reason = {"new": "is starting", "failed": "has failed"}.get(self.state, "is shutting down")
             raise NotReadyError(f"the engine {reason}; try again later")
 
+    def check_room(self, documents: int = 1, patience: float | None = None) -> None:
+        """Refuse what is refused however short it is, before time is spent on it.
+
+        Raises:
+            BusyError: the queue is full, or takes longer than ``patience`` (default: than an answer may take).
+        """
+        with self._changed:
+            waiting = len(self._queue) + self._reserved
+            if waiting and waiting + documents > self.limits.rows_waiting:
+                self._refuse("queue full")
+            most = min(self.limits.seconds_expected, self.limits.seconds_waiting) if patience is None else patience
+            if waiting and self._expected() > most:
+                self._refuse("overload")
+
     def _patience(self, request: Request[T]) -> float:
         """Return the seconds that a request may be expected to take at most."""
         limit = min(self.limits.seconds_expected, self.limits.seconds_waiting)
@@ -210,12 +224,8 @@ class ServingEngine:
     def _reserve(self, documents: int, tokens: int, patience: float = math.inf) -> None:
         """Keep places in the queue for documents that are being tokenised, or refuse them before they are."""
         with self._changed:
-            waiting = len(self._queue) + self._reserved
-            if documents > 0 and waiting:
-                if waiting + documents > self.limits.rows_waiting:
-                    self._refuse("queue full")
-                if self._expected() > patience:
-                    self._refuse("overload")
+            if documents > 0:
+                self.check_room(documents, patience)
             self._reserved += documents
             self._coming += tokens
 
@@ -273,11 +283,11 @@ class ServingEngine:
         return (self._queue.tokens + self._coming) / speed + running
 
     def _budget(self) -> int:
-        """Return the tokens of the next batch: at most those that run in half of ``seconds_expected``."""
+        """Return the tokens of the next batch: at most those that run in a quarter of ``seconds_expected``."""
         most = self.limits.tokens_per_batch
         if not self._tokens_per_second:
             return min(most, _FIRST_TOKENS)
-        return min(most, max(_LEAST_TOKENS, int(self._tokens_per_second * self.limits.seconds_expected / 2)))
+        return min(most, max(_LEAST_TOKENS, int(self._tokens_per_second * self.limits.seconds_expected / 4)))
 
     def _retry_after(self) -> int:
         """Return the seconds that the queue takes at the speed of the last full batches, from 1 to 60."""

@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import logging
+import random
 import re
 import time
-import uuid
 from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import cached_property
@@ -92,7 +92,7 @@ class _Answer:
     def request_id(self) -> str:
         """The client's request id, or a new one."""
         header = self.body.header(b"x-request-id")
-        return header if _ID.fullmatch(header) else uuid.uuid4().hex
+        return header if _ID.fullmatch(header) else f"{random.getrandbits(128):032x}"
 
     async def send(self, message: Message) -> None:
         """Send a part, with the request's id in its headers; close the connection if the body was not read whole."""

@@ -31,6 +31,7 @@ from foretoken.serving.tasks import ServingTask, TextInput, TextPrediction
 T = TypeVar("T")
 P = ParamSpec("P")
 _LARGE = 2**16  # bytes or characters from which a request is parsed on another thread, one after the other
+_SMALL = 2**12  # characters up to which documents are tokenised at once: handing them to a thread takes longer
 _bearer = HTTPBearer(auto_error=False, description="the key that the server was started with, if any")
 
 
@@ -87,6 +88,8 @@ class Service:
         body: Body = http.state.body
         body.check_type()
         whole = await body.whole()
+        if self.engine is not None:
+            self.engine.check_room()
         if len(whole) <= _LARGE:
             return parse(model, whole, self.settings)
         return await self._after_others(parse, model, whole, self.settings)
@@ -106,9 +109,13 @@ class Service:
         """Return the answers of several adapters for documents, or the error of one that fails."""
         who = names[0] if len(names) == 1 else f"{len(names)} adapters"
         http.scope["state"].setdefault("log", {}).update(adapter=who, documents=len(documents))
-        is_large = len(names) * sum(item.characters for item in documents) > _LARGE
-        submit = self._after_others if is_large else run_in_threadpool
-        submitted = await submit(self.running.submit_all, [engines.Request(name, documents, task) for name in names])
+        requests = [engines.Request(name, documents, task) for name in names]
+        size = len(names) * sum(item.characters for item in documents)
+        if size <= _SMALL:
+            submitted = self.running.submit_all(requests)
+        else:
+            submit = self._after_others if size > _LARGE else run_in_threadpool
+            submitted = await submit(self.running.submit_all, requests)
         futures = [
             asyncio.wrap_future(_failed(item) if isinstance(item, ForetokenError) else item) for item in submitted
         ]

@@ -17,13 +17,14 @@ from datasets import Dataset
 from peft import PeftModel
 from transformers import PreTrainedModel, PreTrainedTokenizerBase, set_seed
 
+from foretoken.backbones.fast_maps import pack_weights
 from foretoken.data.load import Loaded, load_data
 from foretoken.data.problems import PROBLEMS as FACTS
 from foretoken.data.problems import Answer, names_of_problems
 from foretoken.data.schemas import SHARED, parts, stored
 from foretoken.errors import ConfigError, quoted
 from foretoken.lengthening import public_name, resolve_source
-from foretoken.machine.precision import MeasuredPrecision
+from foretoken.machine.precision import MeasuredPrecision, accelerator
 from foretoken.methods.rates import own_rate
 from foretoken.metrics.table import check_metric, lacking
 from foretoken.metrics.wordnet import wordnet
@@ -306,11 +307,13 @@ def _say(recipe: Recipe, model: PreTrainedModel | PeftModel, problem: Problem, *
 
 
 def _hold_frozen(recipe: Recipe, model: PreTrainedModel | PeftModel) -> None:
-    """Hold frozen parameters in bfloat16 if that is the precision; the Trainer adds autocast."""
+    """Hold frozen parameters in bfloat16 if that is the precision (the Trainer adds autocast), and packed."""
     if recipe.training.precision == "bf16":
         held = hold_frozen(model)
         kept = f"{held:,} frozen parameters are held in it; " if held else ""
         log.info("computing in bfloat16; %swhat is trained stays float32", kept)
+    if accelerator() == "cpu":
+        pack_weights(model)
 
 
 def _rest_lower_layers(recipe: Recipe, model: PreTrainedModel | PeftModel) -> None:
