@@ -29,7 +29,7 @@ demo: $(INSTALLED)  ## whole documents: a trained prefix, the linear probe it st
 	$(BIN)/foretoken report $(DEMO:%=runs/demo-%) -o runs/demo-report
 
 study: $(INSTALLED)  ## the study of research/study/README.md: hours; needs FORETOKEN_DATA; goes on where it was
-	for part in sst2 cola hyperpartisan mrpc rte wnut17 20newsgroups; do \
+	for part in sst2 cola hyperpartisan mrpc wnut17 20newsgroups; do \
 		$(BIN)/foretoken sweep recipes/study/$$part.yaml || exit 1; done
 	$(BIN)/foretoken report study -o study-report
 

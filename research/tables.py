@@ -71,7 +71,6 @@ STUDY = {
     "wnut17": ("WNUT-17, F1", "f1"),
     "20newsgroups": ("20 Newsgroups, accuracy", "accuracy"),
     "hyperpartisan": ("Hyperpartisan, F1", "f1"),
-    "rte": ("RTE, accuracy", "accuracy"),
 }
 
 
@@ -80,7 +79,7 @@ def study_scores() -> dict[tuple[str, str], dict[tuple[int, int], float]]:
     scores: dict[tuple[str, str], dict[tuple[int, int], float]] = {}
     for run in records_of("study"):
         method, data = run["recipe"]["method"]["name"], run["recipe"]["data"]
-        if run["test"]:
+        if run["test"] and data["task"] in STUDY:
             found = scores.setdefault((method, data["task"]), {})
             found[run["seed"], data.get("fold") or 0] = 100 * run["test"][STUDY[data["task"]][1]]
     return scores
@@ -88,12 +87,11 @@ def study_scores() -> dict[tuple[str, str], dict[tuple[int, int], float]]:
 
 def study_of_all_tasks() -> Iterator[str]:
     """Return the study's mean test scores, times 100, of the methods that every task has."""
-    tasks = [task for task in STUDY if task != "rte"]  # where all are at chance
     scores = study_scores()
     rows = ("lora", "decoupled-prefix", "prefix-propagation", "prefix-tuning", "head-only", "tf-idf")
-    found = ([scores.get((method, task)) for task in tasks] for method in rows)
+    found = ([scores.get((method, task)) for task in STUDY] for method in rows)
     cells = ([f"{statistics.mean(values.values()):.1f}" if values else "" for values in row] for row in found)
-    header = ("", *(STUDY[task][0] for task in tasks))
+    header = ("", *(title for title, _ in STUDY.values()))
     return table(header, ((f"`{method}`", *row) for method, row in zip(rows, cells, strict=True)))
 
 

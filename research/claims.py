@@ -1,0 +1,174 @@
+"""What the papers claim of their methods, tried on MiniLM: ``python -m research.claims [--task sst2 mrpc] [--table]``.
+
+FORETOKEN_DATA names the raw data. Every method by its defaults and rates, 160 steps of 32 documents from a head that
+starts at random and has a hidden layer, as in `recipes/study/`; the better of two evaluations on validation is kept
+and measured on test. Candidates of one claim have equally many parameters, but for masks and losses, which have none.
+Resumable; `--table` prints what `research/claims.md` shows.
+"""
+
+from __future__ import annotations
+
+import tempfile
+import time
+from functools import cache
+from statistics import mean, stdev
+from typing import Any, NamedTuple
+
+from foretoken.data.load import Loaded, load_data
+from foretoken.metrics.statistics import mean_interval
+from foretoken.training.recipe.recipe import build_recipe
+from foretoken.training.run.train import train
+from research.archive import read_records
+from research.shared import Json, run_missing, set_up, study_parser
+
+SPT, INDUCER = {"name": "selective-prefix-tuning"}, {"name": "inducer-tuning"}
+TASKS: dict[str, Json] = {
+    "sst2": {"max_length": 64, "data": {"task": "sst2", "max_train": 5120, "max_validation": 1000}},
+    "mrpc": {"max_length": 128, "data": {"task": "mrpc"}},
+}
+METRICS = {"sst2": "roc_auc", "mrpc": "accuracy_f1"}
+VARIANTS: dict[str, dict[str, dict[str, Any]]] = {
+    "sst2": {
+        "prefix-tuning": {"name": "prefix-tuning"},
+        "mask": SPT | {"selective_loss_weight": 0.0},
+        "loss": SPT | {"alpha": None},
+        "mask and loss": SPT,
+        "prefix-propagation": {"name": "prefix-propagation"},
+        "kernel": {"name": "kernel-propagation"},
+        "AoT, fc": {"name": "aot-p-tuning", "variant": "fc", "rank": 64},  # 297,600
+        "AoT, Kronecker": {"name": "aot-p-tuning", "variant": "kronecker", "rank": 11},  # 301,884
+    },
+    "mrpc": {  # 147,456 to 152,784 parameters
+        "inducer": INDUCER,
+        "extension": INDUCER | {"variant": "extension", "value_bottleneck_size": 5},
+        "adaptive": INDUCER | {"variant": "adaptive", "value_bottleneck_size": 32},
+        "gating": INDUCER | {"variant": "gating"},
+        "LoRA": {"name": "query-value-lora", "r": 16, "lora_alpha": 32},
+        "inducer and LoRA": INDUCER | {"key_bottleneck_size": 8, "value_bottleneck_size": 3, "lora_r": 4},
+    },
+}
+
+
+class Claim(NamedTuple):
+    """A claim: one candidate is better than another, or its scores vary less from seed to seed."""
+
+    paper: str
+    says: str
+    task: str
+    better: str
+    other: str
+    of_spread: bool = False
+
+
+CLAIMS = (
+    Claim("SPT", "the mask helps prefix-tuning", "sst2", "mask", "prefix-tuning"),
+    Claim("SPT", "the loss helps prefix-tuning", "sst2", "loss", "prefix-tuning"),
+    Claim("SPT", "both are better than prefix-tuning", "sst2", "mask and loss", "prefix-tuning"),
+    Claim("prefix-propagation", "better than prefix-tuning", "sst2", "prefix-propagation", "prefix-tuning"),
+    Claim("prefix-propagation", "its kernel form is better", "sst2", "kernel", "prefix-propagation"),
+    Claim("prefix-propagation", "its kernel form varies less", "sst2", "kernel", "prefix-propagation", True),
+    Claim("AoT P-tuning", "fc is better than Kronecker", "sst2", "AoT, fc", "AoT, Kronecker"),
+    Claim("AoT P-tuning", "fc is better than P-tuning v2", "sst2", "AoT, fc", "prefix-tuning"),
+    Claim("AoT P-tuning", "fc varies less than P-tuning v2", "sst2", "AoT, fc", "prefix-tuning", True),
+    Claim("inducer-tuning", "inducers are better than extension", "mrpc", "inducer", "extension"),
+    Claim("inducer-tuning", "inducers are better than adaptive values alone", "mrpc", "inducer", "adaptive"),
+    Claim("inducer-tuning", "inducers are better than gating", "mrpc", "inducer", "gating"),
+    Claim("inducer-tuning", "with LoRA better than LoRA", "mrpc", "inducer and LoRA", "LoRA"),
+    Claim("inducer-tuning", "with LoRA better than inducers", "mrpc", "inducer and LoRA", "inducer"),
+)
+
+
+def settings(task: str, variant: str, seed: int) -> Json:
+    """Return the recipe of a run."""
+    training = {"max_steps": 160, "eval_every": 80, "batch_size": 32, "fit_head": False, "seed": seed}
+    training |= {"metric": METRICS[task], "precision": "bf16", "num_threads": 1}
+    training |= {"head_learning_rate": None} if task == "mrpc" else {}
+    common = {"model": "minilm", "baselines": False, "head": {"pool": "mean", "hidden": True}}
+    cut = {"max_tokens": TASKS[task]["max_length"]}
+    return common | TASKS[task] | cut | {"method": VARIANTS[task][variant], "training": training}
+
+
+@cache
+def loaded(task: str) -> Loaded:
+    """Return the documents, the same for every run."""
+    return load_data(build_recipe(settings(task, next(iter(VARIANTS[task])), 0)).data)
+
+
+def one_run(task: str, variant: str, seed: int) -> Json:
+    """Train, and return the scores."""
+    with tempfile.TemporaryDirectory() as folder:
+        began = time.process_time()
+        recipe = build_recipe(settings(task, variant, seed) | {"output": folder, "name": "run"})
+        record = train(recipe, data=loaded(task))
+    metric, counted = METRICS[task], record["parameters"]
+    scores = {"validation": record["best"]["score"], "test": record["test"][metric], "parameters": counted["adapter"]}
+    return scores | {"cpu_seconds": round(time.process_time() - began, 1)}
+
+
+def decided(claim: Claim, runs: list[Json]) -> str:
+    """Return a claim's row: what was measured, over how many seeds, and the smallest difference that would be seen.
+
+    Differences are paired by seed, by Student's t; spreads are compared by Brown and Forsythe's test. What would be
+    seen has a power of 80 % at 5 %, two-sided.
+    """
+    from scipy import stats
+
+    by_variant = {
+        name: {run["seed"]: 100 * run["test"] for run in runs if (run["task"], run["variant"]) == (claim.task, name)}
+        for name in (claim.better, claim.other)
+    }
+    seeds = sorted(set.intersection(*(set(scores) for scores in by_variant.values())))
+    if len(seeds) < 3:
+        return ""
+    first, second = ([by_variant[name][seed] for seed in seeds] for name in (claim.better, claim.other))
+    start = f"| {claim.paper} | {claim.says} |"
+    if claim.of_spread:
+        p = stats.levene(first, second, center="median").pvalue
+        less = stdev(first) < stdev(second)
+        answer = ("holds" if less else "the reverse") if p < 0.05 else "not decided"
+        return f"{start} {answer} | {stdev(first):.2f} beside {stdev(second):.2f}, p = {p:.3f} | {len(seeds)} | |"
+    differences = [a - b for a, b in zip(first, second, strict=True)]
+    bounds = mean_interval(differences)
+    assert bounds is not None
+    low, high = bounds
+    answer = "holds" if low > 0 else "the reverse" if high < 0 else "not decided"
+    quantiles = stats.t.ppf([0.975, 0.8], len(seeds) - 1).sum()
+    seen = quantiles * stdev(differences) / len(seeds) ** 0.5
+    return f"{start} {answer} | {mean(differences):+.2f} ({low:+.2f} to {high:+.2f}) | {len(seeds)} | {seen:.2f} |"
+
+
+def table(runs: list[Json]) -> str:
+    """Return the claims, and below them the candidates' scores, as Markdown."""
+    lines = ["| paper | claim | here | measured, in points | seeds | smallest seen |", "| --- " * 6 + "|"]
+    lines += filter(None, (decided(claim, runs) for claim in CLAIMS))
+    lines += ["", "| task | candidate | parameters | seeds | test, mean and standard deviation |", "| --- " * 5 + "|"]
+    for task, variants in VARIANTS.items():
+        for variant in variants:
+            group = [run for run in runs if (run["task"], run["variant"]) == (task, variant)]
+            if len(scores := [100 * run["test"] for run in group]) > 1:
+                spread = f"{mean(scores):.2f} ± {stdev(scores):.2f}"
+                lines.append(f"| {task} | {variant} | {group[0]['parameters']:,} | {len(scores)} | {spread} |")
+    return "\n".join(lines)
+
+
+def main() -> None:
+    """Run what the output lacks, seed by seed."""
+    parser = study_parser(__doc__, "claims", seeds=range(10))
+    parser.add_argument("--task", nargs="+", choices=TASKS, default=list(TASKS))
+    parser.add_argument("--table", action="store_true", help="print the table of what was measured, and run nothing")
+    chosen = parser.parse_args()
+    if chosen.table:
+        print(table(read_records(chosen.output)["runs"]))
+        return
+    set_up(chosen.threads)
+    wanted = [
+        {"task": task, "variant": name, "seed": seed}
+        for seed in chosen.seed
+        for task in chosen.task
+        for name in VARIANTS[task]
+    ]
+    run_missing(chosen.output, wanted, one_run)
+
+
+if __name__ == "__main__":
+    main()
