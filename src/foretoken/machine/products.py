@@ -23,6 +23,7 @@ SWITCH = "FORETOKEN_ONEDNN"
 LEAST_WIDTH = 64  # of a weight's sides: in smaller products the overhead dominates
 # oneDNN and PyTorch keep a kernel, with memory of a weight's size, for each number of rows: so only these are used
 ROWS = (1024, 256, 64)
+_MOST_ROWS = 2048  # of a product with a packed weight, as a kernel's own memory grows with them
 LEAST_MANY = 256  # rows of the larger factor, where the other one has few
 _PLAIN = (Tensor, nn.Parameter)
 
@@ -45,7 +46,12 @@ def linear(x: Tensor, weight: Tensor, bias: Tensor | None = None, packed: Tensor
     if packed is not None and not torch.is_grad_enabled():
         inputs = _autocast(x, packed.dtype)
         if _is_plain(inputs) and inputs.dtype is packed.dtype and inputs.numel():
-            return _product(inputs.contiguous(), packed, None if bias is None else bias.to(packed.dtype))
+            rows, bias = (
+                inputs.reshape(-1, weight.shape[1]).contiguous(),
+                None if bias is None else bias.to(packed.dtype),
+            )
+            parts = [_product(part, packed, bias) for part in rows.split(_MOST_ROWS)]
+            return (parts[0] if len(parts) == 1 else torch.cat(parts)).view(*x.shape[:-1], len(weight))
     if not (_fits(x, weight) and library() == "oneDNN"):
         return functional.linear(x, weight, bias)
     if torch.is_grad_enabled() and any(factor is not None and factor.requires_grad for factor in (x, weight, bias)):

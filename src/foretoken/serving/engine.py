@@ -127,8 +127,7 @@ class ServingEngine:
             NotReadyError: the engine is not running.
             NoSuchAdapterError: no adapter has this name.
             BusyError: the queue is full, or would take longer than the request may wait.
-            TooLongError: there are too many documents, or one is too long.
-            DataError: a document is empty.
+            TooLongError, DataError: there are too many documents, or one is too long, or empty.
             WrongTaskError: the adapter has another task.
         """
         (future,) = self.submit_all([request])
@@ -203,11 +202,7 @@ class ServingEngine:
             raise NotReadyError(f"the engine {reason}; try again later")
 
     def check_room(self, documents: int = 1, patience: float | None = None) -> None:
-        """Refuse what is refused however short it is, before time is spent on it.
-
-        Raises:
-            BusyError: the queue is full, or takes longer than ``patience`` (default: than an answer may take).
-        """
+        """Raise BusyError where the queue is full, or takes longer than ``patience`` (default: an answer's time)."""
         with self._changed:
             waiting = len(self._queue) + self._reserved
             if waiting and waiting + documents > self.limits.rows_waiting:
@@ -284,10 +279,9 @@ class ServingEngine:
 
     def _budget(self) -> int:
         """Return the tokens of the next batch: at most those that run in a quarter of ``seconds_expected``."""
-        most = self.limits.tokens_per_batch
-        if not self._tokens_per_second:
-            return min(most, _FIRST_TOKENS)
-        return min(most, max(_LEAST_TOKENS, int(self._tokens_per_second * self.limits.seconds_expected / 4)))
+        speed, seconds = self._tokens_per_second, self.limits.seconds_expected
+        wanted = max(_LEAST_TOKENS, int(speed * seconds / 4)) if speed else _FIRST_TOKENS
+        return min(self.limits.tokens_per_batch, wanted)
 
     def _retry_after(self) -> int:
         """Return the seconds that the queue takes at the speed of the last full batches, from 1 to 60."""
@@ -401,7 +395,6 @@ class ServingEngine:
         compute(self.store.bank, usable)
         seconds, tokens = self._clock() - start, sum(row.length for row in usable)
         self.observer.batch(rows=len(usable), tokens=tokens, seconds=seconds)
-        # only full batches tell the speed of many rows
-        if seconds > 0 and self._queue.was_cut:
+        if seconds > 0 and self._queue.was_cut:  # only full batches tell the speed of many rows
             speed = tokens / seconds
             self._tokens_per_second = (self._tokens_per_second + speed) / 2 if self._tokens_per_second else speed
