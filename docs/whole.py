@@ -19,8 +19,8 @@ STYLE = """
     text { fill: #e6e6e6 } .small { fill: #aab } .axis { stroke: #45505c }
     .zero { stroke: #9db0c3 } .apart { fill: #ff8c42; stroke: #ff8c42 } .open { fill: #9db0c3; stroke: #9db0c3 } }
 """
-LEFT, RIGHT, TOP, ROW, WIDTH = 290, 60, 20, 30, 700
-LOWEST, HIGHEST, STEP = -4, 14, 2
+LEFT, RIGHT, TOP, ROW, WIDTH = 320, 60, 20, 30, 730
+LOWEST, HIGHEST, STEP = -4, 16, 2
 
 
 def place(points: float) -> float:
