@@ -101,7 +101,7 @@ def one_run(task: str, variant: str, seed: int) -> Json:
         recipe = build_recipe(settings(task, variant, seed) | {"output": folder, "name": "run"})
         record = train(recipe, data=loaded(task))
     metric, counted = METRICS[task], record["parameters"]
-    scores = {"validation": record["validation"][metric], "test": record["test"][metric], "parameters": counted["adapter"]}
+    scores = {part: record[part][metric] for part in ("validation", "test")} | {"parameters": counted["adapter"]}
     return scores | {"cpu_seconds": round(time.process_time() - began, 1)}
 
 
