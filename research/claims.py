@@ -2,7 +2,7 @@
 
 FORETOKEN_DATA names the raw data. Every method by its defaults and rates, 160 steps of 32 documents from a head that
 starts at random and has a hidden layer, as in `recipes/study/`; the better of two evaluations on validation is kept
-and measured on test. Candidates of one claim have equally many parameters, but for masks and losses, which have none.
+and measured on test. AoT's two forms have equally many parameters, and so have all candidates on MRPC.
 Resumable; `--table` prints what `research/claims.md` shows.
 """
 
@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import tempfile
 import time
+from argparse import Namespace
 from functools import cache
 from statistics import mean, stdev
 from typing import Any, NamedTuple
@@ -18,8 +19,7 @@ from foretoken.data.load import Loaded, load_data
 from foretoken.metrics.statistics import mean_interval
 from foretoken.training.recipe.recipe import build_recipe
 from foretoken.training.run.train import train
-from research.archive import read_records
-from research.shared import Json, run_missing, set_up, study_parser
+from research.shared import Json, run_or_show, study_parser
 
 SPT, INDUCER = {"name": "selective-prefix-tuning"}, {"name": "inducer-tuning"}
 TASKS: dict[str, Json] = {
@@ -151,23 +151,21 @@ def table(runs: list[Json]) -> str:
     return "\n".join(lines)
 
 
-def main() -> None:
-    """Run what the output lacks, seed by seed."""
-    parser = study_parser(__doc__, "claims", seeds=range(10))
-    parser.add_argument("--task", nargs="+", choices=TASKS, default=list(TASKS))
-    parser.add_argument("--table", action="store_true", help="print the table of what was measured, and run nothing")
-    chosen = parser.parse_args()
-    if chosen.table:
-        print(table(read_records(chosen.output)["runs"]))
-        return
-    set_up(chosen.threads)
-    wanted = [
+def wanted(chosen: Namespace) -> list[Json]:
+    """Return the settings of the runs that were asked for."""
+    return [
         {"task": task, "variant": name, "seed": seed}
         for seed in chosen.seed
         for task in chosen.task
         for name in VARIANTS[task]
     ]
-    run_missing(chosen.output, wanted, one_run)
+
+
+def main() -> None:
+    """Run what the output lacks, seed by seed."""
+    parser = study_parser(__doc__, "claims", seeds=range(10))
+    parser.add_argument("--task", nargs="+", choices=TASKS, default=list(TASKS))
+    run_or_show(parser, wanted, one_run, table)
 
 
 if __name__ == "__main__":

@@ -29,6 +29,22 @@ def study_parser(document: str, name: str, *, seeds: Iterable[int]) -> argparse.
     return parser
 
 
+def run_or_show(
+    parser: argparse.ArgumentParser,
+    wanted: Callable[[argparse.Namespace], Iterable[Json]],
+    one_run: Callable[..., Json],
+    table: Callable[[list[Json]], str],
+) -> None:
+    """Run the settings that the output lacks; with ``--table`` print what it has, and run nothing."""
+    parser.add_argument("--table", action="store_true", help="print the table of what was measured, and run nothing")
+    chosen = parser.parse_args()
+    if chosen.table:
+        print(table(read_records(chosen.output)["runs"]))
+        return
+    set_up(chosen.threads)
+    run_missing(chosen.output, wanted(chosen), one_run)
+
+
 def set_up(threads: int) -> None:
     """Compute with so many threads, and print no log of single runs."""
     torch.set_num_threads(threads)

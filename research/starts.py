@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import tempfile
 import time
+from argparse import Namespace
 from functools import cache
 from statistics import mean
 from typing import Any
@@ -19,8 +20,7 @@ from foretoken.data.load import Loaded, load_data
 from foretoken.metrics.statistics import mean_interval
 from foretoken.training.recipe.recipe import build_recipe
 from foretoken.training.run.train import train
-from research.archive import read_records
-from research.shared import Json, run_missing, set_up, study_parser
+from research.shared import Json, run_or_show, study_parser
 
 TEXT = "is this review of a film good or bad"
 TUNING = {"name": "prefix-tuning"}
@@ -92,26 +92,24 @@ def table(runs: list[Json]) -> str:
     return "\n".join(lines).strip()
 
 
-def main() -> None:
-    """Run what the output lacks."""
-    parser = study_parser(__doc__, "starts", seeds=[0, 1, 2])
-    parser.add_argument("--variant", nargs="+", choices=VARIANTS, default=list(VARIANTS), metavar="NAME")
-    parser.add_argument("--steps", nargs="+", type=int, choices=(LONG, SHORT), default=[LONG, SHORT])
-    parser.add_argument("--head", nargs="+", choices=("fitted", "new"), default=["fitted", "new"])
-    parser.add_argument("--table", action="store_true", help="print the table of what was measured, and run nothing")
-    chosen = parser.parse_args()
-    if chosen.table:
-        print(table(read_records(chosen.output)["runs"]))
-        return
-    set_up(chosen.threads)
-    wanted = [
+def wanted(chosen: Namespace) -> list[Json]:
+    """Return the settings of the runs that were asked for."""
+    return [
         {"variant": name, "seed": seed, "steps": steps, "fit_head": head == "fitted"}
         for head in chosen.head
         for seed in chosen.seed
         for steps in chosen.steps
         for name in chosen.variant
     ]
-    run_missing(chosen.output, wanted, one_run)
+
+
+def main() -> None:
+    """Run what the output lacks."""
+    parser = study_parser(__doc__, "starts", seeds=[0, 1, 2])
+    parser.add_argument("--variant", nargs="+", choices=VARIANTS, default=list(VARIANTS), metavar="NAME")
+    parser.add_argument("--steps", nargs="+", type=int, choices=(LONG, SHORT), default=[LONG, SHORT])
+    parser.add_argument("--head", nargs="+", choices=("fitted", "new"), default=["fitted", "new"])
+    run_or_show(parser, wanted, one_run, table)
 
 
 if __name__ == "__main__":

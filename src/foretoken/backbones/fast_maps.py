@@ -49,8 +49,8 @@ def pack_weights(model: nn.Module) -> None:
 
     For models that only infer: what changes a weight afterwards, as merging does, would not change the copy.
     """
-    maps = [module.weight for module in model.modules() if is_linear(module) and not module.weight.requires_grad]
-    weights = list({id(weight): weight for weight in maps if type(weight) is nn.Parameter}.values())
+    maps = filter(None, map(plain_map, model.modules()))
+    weights = [linear_map.weight for linear_map in maps if not linear_map.weight.requires_grad]
     if sum(weight.nbytes for weight in weights) > _MOST_BYTES:
         return
     for weight in weights:

@@ -46,12 +46,7 @@ def linear(x: Tensor, weight: Tensor, bias: Tensor | None = None, packed: Tensor
     if packed is not None and not torch.is_grad_enabled():
         inputs = _autocast(x, packed.dtype)
         if _is_plain(inputs) and inputs.dtype is packed.dtype and inputs.numel():
-            rows, bias = (
-                inputs.reshape(-1, weight.shape[1]).contiguous(),
-                None if bias is None else bias.to(packed.dtype),
-            )
-            parts = [_product(part, packed, bias) for part in rows.split(_MOST_ROWS)]
-            return (parts[0] if len(parts) == 1 else torch.cat(parts)).view(*x.shape[:-1], len(weight))
+            return _multiply_packed(inputs, packed, bias)
     if not (_fits(x, weight) and library() == "oneDNN"):
         return functional.linear(x, weight, bias)
     if torch.is_grad_enabled() and any(factor is not None and factor.requires_grad for factor in (x, weight, bias)):
@@ -69,10 +64,9 @@ def pack(weight: Tensor) -> Tensor | None:
     Args:
         weight: (out_features, in_features), float32 or bfloat16.
     """
-    is_faster = weight.dtype is torch.bfloat16 or (weight.dtype is torch.float32 and library() == "oneDNN")
-    if not is_faster or _onednn() is None or weight.dim() != 2 or min(weight.shape) < LEAST_WIDTH:
-        return None
-    if not _is_plain(weight) or weight.is_meta or (weight.dtype is torch.bfloat16 and not _has_bf16()):
+    is_float32 = weight.dtype is torch.float32
+    is_faster = library() == "oneDNN" if is_float32 else weight.dtype is torch.bfloat16 and _has_bf16()
+    if not is_faster or not _is_plain(weight) or min(weight.shape) < LEAST_WIDTH:
         return None
     packed: Tensor = torch.ops.mkldnn._reorder_linear_weight(weight.detach(), ROWS[0])
     return packed
@@ -181,7 +175,7 @@ def _pays() -> bool:
 @cache
 def _has_bf16() -> bool:
     """Tell whether oneDNN multiplies bfloat16 on this processor."""
-    return bool(torch.ops.mkldnn._is_mkldnn_bf16_supported())
+    return _onednn() is not None and bool(torch.ops.mkldnn._is_mkldnn_bf16_supported())
 
 
 @cache
@@ -201,6 +195,18 @@ def _multiply(x: Tensor, weight: Tensor, bias: Tensor | None) -> Tensor:
     if start < len(rows):
         out[start:] = functional.linear(rows[start:], weight, bias)
     return out.view(*x.shape[:-1], len(weight))
+
+
+def _multiply_packed(x: Tensor, packed: Tensor, bias: Tensor | None) -> Tensor:
+    """Multiply with a weight from :func:`pack`."""
+    rows, bias = x.reshape(-1, x.shape[-1]).contiguous(), None if bias is None else bias.to(packed.dtype)
+    if len(rows) <= _MOST_ROWS:
+        out = _product(rows, packed, bias)
+    else:
+        out = rows.new_empty(len(rows), packed.shape[0])
+        for start in range(0, len(rows), _MOST_ROWS):
+            out[start : start + _MOST_ROWS] = _product(rows[start : start + _MOST_ROWS], packed, bias)
+    return out.view(*x.shape[:-1], packed.shape[0])
 
 
 def _product(x: Tensor, weight: Tensor, bias: Tensor | None) -> Tensor:

@@ -149,7 +149,11 @@ class ServingEngine:
         sizes = [document.characters // _CHARACTERS for document in documents]
         tokens = sum(min(size, adapter.settings.max_length) for adapter in held.values() for size in sizes)
         try:
-            self._reserve(count := len(documents) * len(held), tokens, self._patience(requests[0]))
+            count = len(documents) * len(held)
+            with self._changed:  # one step, or two requests would take the same place
+                if held:
+                    self.check_room(count, requests[0].timeout)
+                self._reserve(count, tokens)
             try:
                 results |= {number: tried(requests[number].prepared, adapter) for number, adapter in held.items()}
                 rows = {number: result for number, result in results.items() if not isinstance(result, ForetokenError)}
@@ -201,26 +205,19 @@ class ServingEngine:
             reason = {"new": "is starting", "failed": "has failed"}.get(self.state, "is shutting down")
             raise NotReadyError(f"the engine {reason}; try again later")
 
-    def check_room(self, documents: int = 1, patience: float | None = None) -> None:
-        """Raise BusyError where the queue is full, or takes longer than ``patience`` (default: an answer's time)."""
+    def check_room(self, documents: int = 1, timeout: float | None = None) -> None:
+        """Raise BusyError where the queue has no room for documents, or takes longer than they may be expected to."""
+        most = self.limits.seconds_expected if timeout is None else timeout
         with self._changed:
             waiting = len(self._queue) + self._reserved
             if waiting and waiting + documents > self.limits.rows_waiting:
                 self._refuse("queue full")
-            most = min(self.limits.seconds_expected, self.limits.seconds_waiting) if patience is None else patience
-            if waiting and self._expected() > most:
+            if waiting and self._expected() > min(most, self.limits.seconds_waiting):
                 self._refuse("overload")
 
-    def _patience(self, request: Request[T]) -> float:
-        """Return the seconds that a request may be expected to take at most."""
-        limit = min(self.limits.seconds_expected, self.limits.seconds_waiting)
-        return limit if request.timeout is None else min(request.timeout, self.limits.seconds_waiting)
-
-    def _reserve(self, documents: int, tokens: int, patience: float = math.inf) -> None:
-        """Keep places in the queue for documents that are being tokenised, or refuse them before they are."""
+    def _reserve(self, documents: int, tokens: int) -> None:
+        """Keep places in the queue for documents that are being tokenised; negative numbers free them."""
         with self._changed:
-            if documents > 0:
-                self.check_room(documents, patience)
             self._reserved += documents
             self._coming += tokens
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import base64
 import json
 from collections.abc import Sequence
+from functools import partial
 from typing import Annotated, Any, TypeAlias
 
 import numpy as np
@@ -76,12 +77,9 @@ async def classify(asked: AskedClasses, http: Request, service: ServiceOf) -> Cl
     if isinstance(asked.model, list):
         return await _classify_each(asked, asked.model, documents, task, http, service)
     adapter = service.adapter(asked.model)
-    is_fitted = asked.coverage is not None or _limit(asked, service.settings.limit) is not None
-    rules = (
-        await run_in_threadpool(_rules, adapter, asked, service.settings.limit)
-        if is_fitted
-        else _rules(adapter, asked, None)
-    )
+    rules_of = partial(_rules, adapter, asked, service.settings.limit)
+    is_fitted = (asked.coverage, asked.max_error, service.settings.limit) != (None, None, None)
+    rules = await run_in_threadpool(rules_of) if is_fitted else rules_of()
     if asked.explain and task.max_tokens is not None:
         raise ConfigError("explain: a text is explained as it is read in training; leave out truncate_prompt_tokens")
     predictions = await service.ask(http, adapter, documents, task)
