@@ -113,7 +113,7 @@ def packs_natively(device: torch.device, weighting: Weighting) -> bool:
 
 
 def packs(device: torch.device) -> bool:
-    """Tell whether batches are packed on this device: by default on a CPU, where packing was measured to be faster."""
+    """Tell whether batches are packed on this device: by default on a CPU, where it is faster; not on a GPU."""
     if is_traced():
         return False
     chosen, variable = _chosen["packing"], os.environ.get(PACKING_VARIABLE)

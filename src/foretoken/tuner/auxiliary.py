@@ -35,7 +35,7 @@ _IS_ADDED_BY_CALLER = ContextVar("is_added_by_caller", default=False)
 
 @contextmanager
 def added_by_caller() -> Iterator[None]:
-    """Silence the warning inside the block: the caller computes the loss and adds the auxiliary loss to it."""
+    """Let models in the block return their own loss alone: the caller adds the auxiliary loss."""
     token = _IS_ADDED_BY_CALLER.set(True)
     try:
         yield
@@ -44,7 +44,7 @@ def added_by_caller() -> Iterator[None]:
 
 
 def with_auxiliary_loss(loss: Tensor, model: nn.Module) -> Tensor:
-    """Return a loss that was computed outside of a model, with the model's auxiliary loss added in training."""
+    """Return a loss with the model's auxiliary loss added in training."""
     auxiliary = auxiliary_loss_of(model) if model.training and torch.is_grad_enabled() else None
     return loss if auxiliary is None else loss + auxiliary.to(device=loss.device, dtype=loss.dtype)
 
@@ -74,7 +74,7 @@ class AddedLoss:
 
     def __call__(self, model: nn.Module, args: tuple[object, ...], kwargs: dict[str, Any], output: Any) -> Any:
         """Return the output with the sum of both losses as its loss."""
-        if not (model.training and torch.is_grad_enabled()):
+        if not (model.training and torch.is_grad_enabled()) or _IS_ADDED_BY_CALLER.get():
             return output
         auxiliary = auxiliary_loss_of(model)
         if auxiliary is None or not auxiliary.requires_grad:
@@ -88,7 +88,7 @@ class AddedLoss:
 
     def warn_once(self) -> None:
         """Warn that the model does not compute the loss."""
-        if self.has_warned or torch.compiler.is_compiling() or _IS_ADDED_BY_CALLER.get():
+        if self.has_warned or torch.compiler.is_compiling():
             return
         self.has_warned = True
         log.warning(

@@ -2,6 +2,7 @@
 
 import math
 from collections import Counter
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
@@ -12,7 +13,11 @@ from peft import get_peft_model
 from sklearn.utils.class_weight import compute_class_weight
 
 from foretoken import SelectivePrefixTuningConfig
+from foretoken.data.examples import ChoiceExample, TaggedExample
+from foretoken.data.problems import MULTIPLE_CHOICE, TOKEN_CLASSIFICATION
+from foretoken.data.schemas import table
 from foretoken.errors import ConfigError
+from foretoken.training.model.adapter import attach
 from foretoken.training.options import ChunkOptions
 from foretoken.training.problems import make_problem
 from foretoken.training.problems.losses import (
@@ -23,8 +28,10 @@ from foretoken.training.problems.losses import (
     label_loss,
     repeated,
 )
+from foretoken.training.trainer.trainer import RecipeTrainer
 
 from support import tiny
+from support.readings import encoded, reading, speller
 
 WEIGHED = LossOptions(class_weights=(0.5, 3.0, 1.5), focal_gamma=2.0)
 NAMES = ["a", "b", "c"]
@@ -113,6 +120,12 @@ def selective(name, weight):
     return tiny.shaken(get_peft_model(tiny.model("bert", **head), config)).train()
 
 
+def step_loss(problem, model, inputs, smoothing=0.0):
+    """Return what a training step goes back from."""
+    trainer = SimpleNamespace(problem=problem, model=model, options=SimpleNamespace(label_smoothing=smoothing))
+    return RecipeTrainer.compute_loss(trainer, model, dict(inputs))
+
+
 @pytest.mark.parametrize("name", PROBLEMS)
 @pytest.mark.parametrize("losses", [LossOptions(), WEIGHED])
 @pytest.mark.parametrize("chunked", [False, True])
@@ -121,14 +134,40 @@ def test_the_loss_has_the_auxiliary_one_in_training_whoever_computes_it(name, lo
     inputs = tiny.batch("bert", labels=False) | {"labels": PROBLEMS[name]}
     if chunked:
         inputs |= {"owner": torch.tensor([0, 1, 1]), "labels": PROBLEMS[name][:2]}
-    model = selective(name, 0.5)
+    check_auxiliary(problem, selective(name, 0.5), inputs, lambda logits: problem.loss(logits, inputs["labels"]))
+
+
+def check_auxiliary(problem, model, inputs, expected):
     auxiliary = model.auxiliary_loss()
     assert auxiliary > 0.1
-    loss, logits = problem.forward(model, dict(inputs))
-    torch.testing.assert_close(loss, problem.loss(logits, inputs["labels"]) + auxiliary)
+    logits = problem.forward(model, dict(inputs))[1]
+    torch.testing.assert_close(step_loss(problem, model, inputs), expected(logits) + auxiliary)
     with torch.no_grad():
         measured, logits = problem.forward(model.eval(), dict(inputs))
-    torch.testing.assert_close(measured, problem.loss(logits, inputs["labels"]))
+        torch.testing.assert_close(measured, expected(logits))
+        torch.testing.assert_close(step_loss(problem, model, inputs), measured)
+
+
+@pytest.mark.parametrize("name", [TOKEN_CLASSIFICATION, MULTIPLE_CHOICE])
+def test_tags_and_choices_have_it_too(name):
+    labels, answers = ("O", "I"), ("a", "b", "c")
+    examples = {
+        TOKEN_CLASSIFICATION: [TaggedExample("0", ("ab", "c"), labels, ""), TaggedExample("1", ("d",), ("O",), "")],
+        MULTIPLE_CHOICE: [ChoiceExample("0", "x", answers, 1, ""), ChoiceExample("1", "y", answers[:2], 0, "")],
+    }[name]
+    problem = make_problem(name, labels if name == TOKEN_CLASSIFICATION else [])
+    model = tiny.model("bert", problem.task_type, **problem.head_options)
+    how = reading(model, speller("bert"), 40)
+    method = {"name": "selective-prefix-tuning", "num_virtual_tokens": 3, "prefix_dropout": 0.0}
+    model = tiny.shaken(attach(model, method | {"selective_loss_weight": 0.5}, problem.task_type)).train()
+    rows, _ = encoded(problem, table(name, examples, labels), how)
+    inputs = problem.collator(how.tokenizer, model)(rows)
+
+    def expected(logits):
+        scores, right = logits.flatten(0, -2), inputs["labels"].flatten()
+        return torch.nn.functional.cross_entropy(scores[right >= 0], right[right >= 0])
+
+    check_auxiliary(problem, model, inputs, expected)
 
 
 def test_the_plain_loss_of_several_labels_is_transformers_own():

@@ -5,6 +5,7 @@ import torch
 from peft import PeftModel
 from transformers import AutoModelForSequenceClassification
 
+from foretoken.backbones.longformer.attention import replaced
 from foretoken.methods.table import METHODS as NAMES
 from foretoken.training.model.adapter import attach
 from foretoken.training.model.precision import hold_frozen
@@ -85,3 +86,11 @@ def test_full_fine_tuning_keeps_its_master_weights():
     assert hold_frozen(model) == 0
     assert all(parameter.dtype == torch.float32 for parameter in model.parameters())
     assert isinstance(model, AutoModelForSequenceClassification._model_mapping[type(model.config)])
+
+
+def test_longformers_global_rows_may_come_in_float32_as_autocast_leaves_them_on_a_gpu():
+    x, rows = torch.zeros(1, 3, 2, dtype=torch.bfloat16), torch.ones(1, 1, 2)
+    index = torch.zeros(1, 1, 2, dtype=torch.long)
+    made = replaced(x, rows, index, torch.ones(1, 1, dtype=torch.bool))
+    assert made.dtype == torch.bfloat16
+    assert made[0].tolist() == [[1, 1], [0, 0], [0, 0]]

@@ -182,7 +182,7 @@ def with_prefix(mask: Tensor | None, front: Tensor, prefix: PrefixMask) -> Tenso
 
 def replaced(x: Tensor, values: Tensor, index: Tensor, counts: Tensor) -> Tensor:
     """Replace tokens of (B, N, D) by values (B, G, D), where ``counts`` (B, G) is True."""
-    return x.scatter(1, index, torch.where(counts[..., None], values, x.gather(1, index)))
+    return x.scatter(1, index, torch.where(counts[..., None], values.to(x.dtype), x.gather(1, index)))
 
 
 def global_positions(is_global: Tensor, most: int) -> tuple[Tensor, Tensor]:

@@ -26,7 +26,6 @@ from foretoken.training.tokens.chunks import ChunkCollator, rows_at_once
 from foretoken.training.tokens.encode import EncodeSettings, TokenColumns, Truncation
 from foretoken.training.tokens.padding import OFFSET, PaddingCollator
 from foretoken.training.tokens.texts import encode_texts
-from foretoken.tuner.auxiliary import added_by_caller, with_auxiliary_loss
 from foretoken.tuner.heads import document_logits
 
 if TYPE_CHECKING:
@@ -64,14 +63,10 @@ class TextProblem(Problem):
             return super().forward(model, inputs)
         read = dict(inputs)
         owner, labels, offset = (read.pop(name, None) for name in ("owner", "labels", OFFSET))
-        with added_by_caller():
-            if owner is None:
-                logits = model(**read).logits
-            else:
-                logits = document_logits(model, read, owner, rows=rows_at_once(read))
+        logits = model(**read).logits if owner is None else document_logits(model, read, owner, rows=rows_at_once(read))
         if offset is not None:
             logits = logits + offset
-        return None if labels is None else with_auxiliary_loss(self.loss(logits, labels), model), logits
+        return None if labels is None else self.loss(logits, labels), logits
 
     def loss(self, logits: Tensor, labels: Tensor) -> Tensor:
         """Return the mean loss of logits (B, C)."""

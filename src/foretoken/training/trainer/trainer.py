@@ -30,6 +30,7 @@ from foretoken.training.tokens.new_tokens import rows_alone
 from foretoken.training.trainer.checkpoints import best_in, rotate, seal
 from foretoken.training.trainer.contexts import Float32Attention, SmoothedLabels
 from foretoken.training.trainer.memory import give_back_between_layers
+from foretoken.tuner.auxiliary import added_by_caller, with_auxiliary_loss
 
 log = logging.getLogger(__name__)
 _BY_LOSS = "such an evaluation is not the best; where none has it, the lowest validation loss is"
@@ -175,10 +176,14 @@ class RecipeTrainer(Trainer):
         return_outputs: bool = False,
         num_items_in_batch: Tensor | int | None = None,
     ) -> Any:
-        """Return the loss of the problem, a mean over the items of the batch, and its logits if asked for."""
+        """Return the loss of the problem, a mean over the items of the batch, and its logits if asked for.
+
+        The auxiliary loss of the method is added here, whether the model or the problem computed the loss.
+        """
         smoothing = self.options.label_smoothing if model.training else 0.0
-        with SmoothedLabels(smoothing) if smoothing else contextlib.nullcontext():
+        with SmoothedLabels(smoothing) if smoothing else contextlib.nullcontext(), added_by_caller():
             loss, logits = self.problem.forward(model, inputs)
+        loss = None if loss is None else with_auxiliary_loss(loss, self.model)  # not a wrapper of several processes
         return (loss, {"loss": loss, "logits": logits}) if return_outputs else loss
 
     def training_step(self, model: nn.Module, inputs: Inputs, num_items_in_batch: Tensor | int | None = None) -> Tensor:

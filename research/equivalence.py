@@ -1,0 +1,124 @@
+"""Is a prefix as good as LoRA with equally many parameters? ``python -m research.equivalence [--task sst2] [--table]``.
+
+FORETOKEN_DATA names the raw data. MiniLM, every method with 18,432 parameters by its defaults and rates, 160 steps of
+32 documents from the fitted head on, as a recipe does by default; the best of five evaluations on validation, the one
+before the first step among them, is measured on test. Two one-sided tests of a point, paired by seed.
+Resumable; `--table` prints what `research/claims.md` shows.
+"""
+
+from __future__ import annotations
+
+import tempfile
+import time
+from argparse import Namespace
+from functools import cache
+from statistics import mean, stdev
+
+from foretoken.data.load import Loaded, load_data
+from foretoken.metrics.statistics import mean_interval
+from foretoken.training.recipe.recipe import build_recipe
+from foretoken.training.run.train import train
+from research.shared import Json, run_or_show, study_parser
+
+CUT = {"max_train": 5120, "max_validation": 1000}
+TASKS: dict[str, Json] = {  # tokens, data, metric
+    "sst2": {"max_length": 64, "data": {"task": "sst2"} | CUT},
+    "mrpc": {"max_length": 128, "data": {"task": "mrpc"}},
+    "cola": {"max_length": 64, "data": {"task": "cola"} | CUT},
+    "stsb": {"max_length": 128, "data": {"task": "stsb"}},
+    "20newsgroups": {"max_length": 128, "data": {"task": "20newsgroups"} | CUT},
+    "reuters": {"max_length": 128, "data": {"task": "reuters"} | CUT},
+}
+METRICS = {
+    "sst2": "roc_auc",
+    "mrpc": "accuracy_f1",
+    "cola": "matthews",
+    "stsb": "pearson_spearman",
+    "20newsgroups": "accuracy",
+    "reuters": "f1_micro",
+}
+METHODS: dict[str, Json] = {  # 18,432 parameters each
+    "LoRA": {"name": "query-value-lora", "r": 2, "lora_alpha": 4},
+    "prefix-propagation": {"name": "prefix-propagation", "num_virtual_tokens": 8},
+    "prefix-tuning": {"name": "prefix-tuning", "num_virtual_tokens": 4},
+    "decoupled prefix": {"name": "decoupled-prefix", "num_virtual_tokens": 4},
+}
+BASELINE, MARGIN = "LoRA", 1.0
+
+
+def settings(task: str, method: str, seed: int) -> Json:
+    """Return the recipe of a run."""
+    training = {"max_steps": 160, "eval_every": 40, "batch_size": 32, "seed": seed, "metric": METRICS[task]}
+    training |= {"precision": "bf16", "num_threads": 1}
+    common = {"model": "minilm", "baselines": False, "max_tokens": TASKS[task]["max_length"]}
+    return common | TASKS[task] | {"method": METHODS[method], "training": training}
+
+
+@cache
+def loaded(task: str) -> Loaded:
+    """Return the documents, the same for every run."""
+    return load_data(build_recipe(settings(task, BASELINE, 0)).data)
+
+
+def one_run(task: str, method: str, seed: int) -> Json:
+    """Train, and return the scores, those of the fitted head among them."""
+    with tempfile.TemporaryDirectory() as folder:
+        began = time.process_time()
+        recipe = build_recipe(settings(task, method, seed) | {"output": folder, "name": "run"})
+        record = train(recipe, data=loaded(task))
+    metric = METRICS[task]
+    scores = {part: record[part][metric] for part in ("validation", "test")}
+    scores |= {"start": record["epochs"][0]["validation"][metric], "parameters": record["parameters"]["adapter"]}
+    return scores | {"best_step": record["best"]["step"], "cpu_seconds": round(time.process_time() - began, 1)}
+
+
+def table(runs: list[Json]) -> str:
+    """Return each method's scores, and whether it is equivalent to LoRA, as Markdown."""
+    from scipy import stats
+
+    lines = ["| task | method | seeds | test | beside LoRA (95 %) | p of both tests | |", "| --- " * 7 + "|"]
+    for task in TASKS:
+        scores = {
+            name: {run["seed"]: 100 * run["test"] for run in runs if (run["task"], run["method"]) == (task, name)}
+            for name in METHODS
+        }
+        seeds = sorted(set.intersection(*(set(found) for found in scores.values())))
+        if len(seeds) < 3:
+            continue
+        for name, found in scores.items():
+            values = [found[seed] for seed in seeds]
+            row = f"| {task} | {name} | {len(seeds)} | {mean(values):.2f} ± {stdev(values):.2f} |"
+            differences = [found[seed] - scores[BASELINE][seed] for seed in seeds]
+            bounds = mean_interval(differences)
+            if name == BASELINE or bounds is None:
+                lines.append(f"{row} | | |")
+                continue
+            p = max(
+                stats.ttest_1samp(differences, -MARGIN, alternative="greater").pvalue,
+                stats.ttest_1samp(differences, MARGIN, alternative="less").pvalue,
+            )
+            low, high = bounds
+            answer = "equivalent" if p < 0.05 else "better" if low > 0 else "worse" if high < 0 else "not decided"
+            lines.append(f"{row} {mean(differences):+.2f} ({low:+.2f} to {high:+.2f}) | {p:.4f} | {answer} |")
+    return "\n".join(lines)
+
+
+def wanted(chosen: Namespace) -> list[Json]:
+    """Return the settings of the runs that were asked for."""
+    return [
+        {"task": task, "method": method, "seed": seed}
+        for seed in chosen.seed
+        for task in chosen.task
+        for method in METHODS
+    ]
+
+
+def main() -> None:
+    """Run what the output lacks, seed by seed."""
+    parser = study_parser(__doc__, "equivalence", seeds=range(10))
+    parser.add_argument("--task", nargs="+", choices=TASKS, default=list(TASKS))
+    run_or_show(parser, wanted, one_run, table)
+
+
+if __name__ == "__main__":
+    main()
