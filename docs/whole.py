@@ -1,4 +1,4 @@
-"""A figure of the results: differences in F1 on whole articles. `python docs/whole.py` writes docs/whole.svg."""
+"""A figure of the results: whole documents against TF-IDF. `python docs/whole.py` writes docs/whole.svg."""
 
 from __future__ import annotations
 
@@ -19,8 +19,19 @@ STYLE = """
     text { fill: #e6e6e6 } .small { fill: #aab } .axis { stroke: #45505c }
     .zero { stroke: #9db0c3 } .apart { fill: #ff8c42; stroke: #ff8c42 } .open { fill: #9db0c3; stroke: #9db0c3 } }
 """
-LEFT, RIGHT, TOP, ROW, WIDTH = 320, 60, 20, 30, 730
+LEFT, RIGHT, TOP, ROW, WIDTH = 320, 60, 20, 26, 730
 LOWEST, HIGHEST, STEP = -4, 16, 2
+TITLES = {
+    "hyperpartisan": "Hyperpartisan, F1",
+    "20newsgroups": "20 Newsgroups, accuracy",
+    "reuters": "Reuters, micro F1",
+}
+PROBES = ["MiniLM linear probe + words", "MPNet linear probe", "MPNet linear probe + words"]
+SHOWN = {
+    "hyperpartisan": [*PROBES, "MPNet lora + words", "MPNet prefix-propagation + words"],
+    "20newsgroups": [*PROBES, "MPNet lora + words", "MPNet prefix-propagation + words"],
+    "reuters": ["MiniLM inducer-tuning", "MPNet linear probe + words", "MPNet lora + words"],
+}
 
 
 def place(points: float) -> float:
@@ -30,31 +41,38 @@ def place(points: float) -> float:
 
 def row(number: int, found: dict[str, Any]) -> list[str]:
     """Draw one difference and its interval; in colour where the interval leaves out 0."""
-    y, kind = TOP + number * ROW, "apart" if found["low"] > 0 else "open"
+    y, gain = TOP + number * ROW, found["above"]
+    kind = "apart" if gain["low"] > 0 else "open"
     return [
-        f'<text x="{LEFT - 14}" y="{y + 4}" text-anchor="end">{found["one"]} - {found["other"]}</text>',
-        f'<line class="{kind}" x1="{place(found["low"]):.1f}" x2="{place(found["high"]):.1f}" y1="{y}" y2="{y}"/>',
-        f'<circle class="{kind}" cx="{place(found["f1"]):.1f}" cy="{y}" r="4.5"/>',
-        f'<text class="small" x="{WIDTH - RIGHT + 12}" y="{y + 4}">{found["f1"]:+.1f}</text>',
+        f'<text x="{LEFT - 14}" y="{y + 4}" text-anchor="end">{found["candidate"]}</text>',
+        f'<line class="{kind}" x1="{place(gain["low"]):.1f}" x2="{place(gain["high"]):.1f}" y1="{y}" y2="{y}"/>',
+        f'<circle class="{kind}" cx="{place(gain["gain"]):.1f}" cy="{y}" r="4.5"/>',
+        f'<text class="small" x="{WIDTH - RIGHT + 12}" y="{y + 4}">{gain["gain"]:+.1f}</text>',
     ]
 
 
 def picture() -> str:
     """Return the whole picture."""
-    found = read_records("whole-documents")["differences"]
-    bottom = TOP + len(found) * ROW
+    drawn: list[list[str]] = []
+    for task, rows in read_records("whole")["rows"].items():
+        by_name = {found["candidate"]: found for found in rows}
+        title = f"{TITLES[task]}, {rows[0]['documents']:,} documents: TF-IDF {by_name['TF-IDF']['score']:.1f}"
+        drawn.append(
+            [f'<text class="small" x="{LEFT - 14}" y="{TOP + len(drawn) * ROW + 4}" text-anchor="end">{title}</text>']
+        )
+        drawn += [row(len(drawn) + number, by_name[name]) for number, name in enumerate(SHOWN[task])]
+    bottom = TOP + len(drawn) * ROW
     lines: list[str] = []
     for points in range(LOWEST, HIGHEST + 1, STEP):
         kind = "axis" if points else "zero"
         x = place(points)
         lines.append(f'<line class="{kind}" x1="{x:.1f}" x2="{x:.1f}" y1="4" y2="{bottom - 14}"/>')
         lines.append(f'<text class="small" x="{x:.1f}" y="{bottom + 2}" text-anchor="middle">{points:+d}</text>')
-    for number, difference in enumerate(found):
-        lines += row(number, difference)
+    lines += [line for part in drawn for line in part]
     lines.append(
-        f'<text class="small" x="{LEFT}" y="{bottom + 22}">points of F1, with 95 % intervals over articles</text>'
+        f'<text class="small" x="{LEFT}" y="{bottom + 22}">points above TF-IDF, 95 % intervals over documents</text>'
     )
-    return svg("Differences in F1 on Hyperpartisan, whole articles", WIDTH, bottom + 32, STYLE, lines)
+    return svg("Whole documents: points above TF-IDF", WIDTH, bottom + 32, STYLE, lines)
 
 
 if __name__ == "__main__":

@@ -16,7 +16,7 @@ from statistics import mean, stdev
 from typing import Any, NamedTuple
 
 from foretoken.data.load import Loaded, load_data
-from foretoken.metrics.statistics import mean_interval
+from foretoken.metrics.statistics import mean_interval, smallest_seen
 from foretoken.training.recipe.recipe import build_recipe
 from foretoken.training.run.train import train
 from research.shared import Json, run_or_show, study_parser
@@ -156,8 +156,7 @@ def decided(claim: Claim, runs: list[Json]) -> str:
     assert bounds is not None
     low, high = bounds
     answer = "holds" if low > 0 else "the reverse" if high < 0 else "not decided"
-    quantiles = stats.t.ppf([0.975, 0.8], len(seeds) - 1).sum()
-    seen = quantiles * stdev(differences) / len(seeds) ** 0.5
+    seen = smallest_seen(low, high, len(seeds) - 1)
     return f"{start} {answer} | {mean(differences):+.2f} ({low:+.2f} to {high:+.2f}) | {len(seeds)} | {seen:.2f} |"
 
 

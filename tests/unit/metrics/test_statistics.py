@@ -17,6 +17,7 @@ from foretoken.metrics.statistics import (
     holm,
     mean_interval,
     paired_bootstrap,
+    smallest_seen,
     summary,
     t_test,
 )
@@ -208,3 +209,16 @@ def test_holm_worked_by_hand():
     assert holm([]) == []
     with pytest.raises(DataError, match="expected values from 0 to 1"):
         holm([0.5, 1.2])
+
+
+@pytest.mark.parametrize("rows", [4, 10, 400])
+def test_four_of_five_studies_find_the_difference_that_is_called_the_smallest_seen(rows):
+    chance, found, seen = np.random.default_rng(rows), [], []
+    for _ in range(200):  # first what studies without a difference say, then how often they find it
+        values = chance.normal(size=rows)
+        low, high = mean_interval(values)
+        seen.append(smallest_seen(low, high, rows - 1))
+    difference = float(np.sqrt(np.mean(np.square(seen))))
+    for _ in range(2000):
+        found.append(scipy.stats.ttest_1samp(chance.normal(loc=difference, size=rows), 0).pvalue < 0.05)
+    assert np.mean(found) == pytest.approx(0.8, abs=0.05)

@@ -120,9 +120,12 @@ def test_both_tests_stand_beside_each_other_and_what_is_not_possible_is_said(tmp
     found = results(tmp_path)
     tests = compare(found, paper="one-sided-t")
     table = comparisons_table(found, tests, "mail")
-    assert table.heads == (("", 2), ("Over seeds", 5), ("Over documents", 4))
+    assert table.heads == (("", 2), ("Over seeds", 6), ("Over documents", 5))
     assert [cell.text for cell in column(table, "Difference")] == ["+20.0", "+15.0", "-5.0"]
     assert column(table, PAPER_TEST)[0].value == tests[0].paper.p_value
+    lower, upper = tests[0].over_seeds.lower, tests[0].over_seeds.upper
+    assert (upper - lower) / 2 < column(table, "Smallest seen")[0].value < upper - lower
+    assert [cell.text for cell in column(table, "Smallest seen")][1:] == ["-", "-"]
     assert [cell.text for cell in column(table, "p")][1:] == ["-", "-"]
     reasons = untested(tests, "mail")
     assert reasons[0] == "mail, over seeds: no test possible with one seed (2 and 1)."

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from statistics import fmean
 
 import numpy as np
 
 from foretoken.data.problems import Answer
-from foretoken.metrics.statistics import Bootstrap, TTest, summary
+from foretoken.metrics.statistics import POWER, Bootstrap, TTest, smallest_seen, summary
 from foretoken.metrics.table import CALIBRATION, SCORE, repeats_accuracy
 from foretoken.metrics.worth.intervals import calibration_draws, error_interval
 from foretoken.report.render.table import Cell, ReportTable, words
@@ -85,7 +86,7 @@ def comparisons_table(results: Results, comparisons: Sequence[Comparison], task:
     if not any(item.over_seeds or item.bootstrap for item in here):
         return None
     paper = (PAPER_TEST,) if any(item.paper for item in here) else ()
-    tested = ("Difference", "95 % interval", "p", "Holm")
+    tested = ("Difference", "95 % interval", "Smallest seen", "p", "Holm")
     rows = tuple(
         (
             *words(results.named(item.one), results.named(item.other)),
@@ -97,8 +98,9 @@ def comparisons_table(results: Results, comparisons: Sequence[Comparison], task:
     )
     measure = next((f" Over documents: {item.measure}, mean of the seeds." for item in here if item.measure), "")
     caption = f"Over seeds: {here[0].one.heading()}.{measure} The first of the two is the better one by validation."
+    caption += f" Smallest seen: the difference that {POWER:.0%} of such studies would find significant."
     caption += f" {PAPER_TEST}: {_PAPER_TEST}" if paper else ""
-    heads = (("", 2), ("Over seeds", 4 + len(paper)), ("Over documents", 4))
+    heads = (("", 2), ("Over seeds", len(tested) + len(paper)), ("Over documents", len(tested)))
     return ReportTable(task, ("First", "Second", *tested, *paper, *tested), rows, caption, names=2, heads=heads)
 
 
@@ -164,5 +166,8 @@ def _document_test(item: Comparison) -> list[Cell]:
 
 
 def _tested(metric: str, difference: float | None, test: TTest | Bootstrap | None, holm: float | None) -> list[Cell]:
-    interval = f"{signed(metric, test.lower).text} to {signed(metric, test.upper).text}" if test else ABSENT
-    return [signed(metric, difference), Cell(interval), p_value(test), p_value(holm)]
+    if test is None:
+        return [signed(metric, difference), *words(ABSENT, ABSENT), p_value(test), p_value(holm)]
+    interval = f"{signed(metric, test.lower).text} to {signed(metric, test.upper).text}"
+    seen = smallest_seen(test.lower, test.upper, getattr(test, "degrees_of_freedom", math.inf))
+    return [signed(metric, difference), Cell(interval), Cell(printed(metric, seen), seen), p_value(test), p_value(holm)]

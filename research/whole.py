@@ -1,0 +1,237 @@
+"""Whole documents against TF-IDF: ``python -m research.whole [--collect RUN ...]``.
+
+Prints a table a task of the runs in ``research/records/whole.json.gz``: the mean score over seeds, its difference from
+TF-IDF and from the fitted head that training began at, each with a 95 % interval over the documents (bootstrap, the
+same documents for both), p after Holm's correction over the candidates of the task, and which are not separated from
+the best (Holm as well). `--collect` reads finished runs into the record first. Every document is tested once a seed:
+five folds are pooled.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+from collections.abc import Iterable, Iterator
+from datetime import datetime
+from pathlib import Path
+from statistics import mean
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from foretoken.metrics.statistics import holm, smallest_seen
+from research.archive import read_records, write_records
+from research.shared import Json
+
+RECORD, TFIDF, PROBE, SAMPLES, SIGNIFICANT = "whole", "tf-idf", "head-only", 10_000, 0.05
+METRICS = {"hyperpartisan": "F1", "20newsgroups": "accuracy", "reuters": "micro F1"}
+POSITIVE = {"hyperpartisan": "hyperpartisan"}  # the class whose F1 it is
+
+
+class Candidate(NamedTuple):
+    """What is compared: a model, what was trained of it, and whether it has the words beside it."""
+
+    model: str
+    method: str
+    words: bool
+
+    def __str__(self) -> str:
+        model = {"minilm": "MiniLM", "mpnet": "MPNet"}.get(self.model, "")
+        name = "linear probe" if self.method == PROBE else "TF-IDF" if self.method == TFIDF else self.method
+        return f"{model} {name}{' + words' if self.words else ''}".strip()
+
+
+def collected(folder: Path) -> Iterator[Json]:
+    """Return what is kept of the finished runs below a folder, and of TF-IDF's, which every run has beside it."""
+    import pyarrow.parquet as parquet
+
+    for file in sorted(folder.rglob("run.json")):
+        record = json.loads(file.read_text(encoding="utf-8"))
+        recipe = record["recipe"]
+        if "test" not in record:
+            continue
+        method = recipe["method"]
+        of_run = {
+            "task": recipe["data"]["task"],
+            "fold": recipe["data"].get("fold"),
+            "model": "mpnet" if "mpnet" in recipe["model"] else "minilm",
+        }
+        rows = parquet.read_table(file.with_name("predictions.parquet")).to_pylist()
+        yield of_run | {
+            "method": method["name"],
+            "layers": method.get("layers"),
+            "words": bool(recipe["words"]),
+            "seed": record["seed"],
+            "best_step": record["best"]["step"],
+            "test": record["test"],
+            "seconds": seconds_of(record),
+            "bytes": record["memory"]["rss_peak_bytes"],
+            **answers(rows),
+        }
+        beside = file.with_name("baselines.parquet")
+        rows = parquet.read_table(beside).to_pylist() if beside.is_file() else []
+        if rows := [row for row in rows if row["baseline"] == TFIDF]:
+            yield of_run | {"model": "", "method": TFIDF, "words": False, "seed": 0, **answers(rows)}
+
+
+def seconds_of(record: Json) -> float:
+    """Return how long a run took."""
+    return (datetime.fromisoformat(record["ended"]) - datetime.fromisoformat(record["started"])).total_seconds()
+
+
+def answers(rows: list[dict[str, Any]]) -> Json:
+    """Return the labels and predictions of the test documents in a table of predictions, sorted by their ids."""
+    tested = sorted((row for row in rows if row["split"] == "test"), key=lambda row: str(row["id"]))
+    return {
+        "labels": [row["label"] for row in tested],
+        "predictions": [row["prediction"] for row in tested],
+    }
+
+
+def key(run: Json) -> tuple[Any, ...]:
+    return tuple(run[name] for name in ("task", "model", "method", "words", "seed", "fold"))
+
+
+def place(run: Json) -> str:
+    """Return where a run's labels are: runs of a fold share them."""
+    return run["task"] if run["fold"] is None else f"{run['task']} {run['fold']}"
+
+
+def add(record: Json, runs: Iterable[Json]) -> None:
+    """Put runs into a record, in the place of those with the same settings.
+
+    Raises ValueError if a run was tested on other documents than those of its fold before it.
+    """
+    kept = {key(run): run for run in record["runs"]}
+    for run in runs:
+        labels = run.pop("labels")
+        if record["labels"].setdefault(place(run), labels) != labels:
+            raise ValueError(f"{key(run)} was tested on other documents than the runs before it")
+        kept[key(run)] = run
+    record["runs"] = list(kept.values())
+
+
+def counts(record: Json, runs: list[Json]) -> np.ndarray:
+    """Return (documents, 3): right, asked for and answered labels of every document of one seed's folds."""
+    rows = []
+    for run in sorted(runs, key=place):
+        for label, prediction in zip(record["labels"][place(run)], run["predictions"], strict=True):
+            asked, answered = set_of(run["task"], label), set_of(run["task"], prediction)
+            rows.append((len(asked & answered), len(asked), len(answered)))
+    return np.array(rows, float)
+
+
+def set_of(task: str, label: str | list[str]) -> set[str]:
+    named = {label} if isinstance(label, str) else set(label)
+    return named & {POSITIVE[task]} if task in POSITIVE else named
+
+
+def f1(rows: np.ndarray) -> np.ndarray:
+    """Return F1 in points of (..., documents, 3); of single labels it is the accuracy."""
+    right, asked, answered = np.moveaxis(rows.sum(-2), -1, 0)
+    return 200 * right / (asked + answered)
+
+
+def by_candidate(record: Json, task: str) -> dict[Candidate, list[np.ndarray]]:
+    """Return the counts of each seed that has all documents."""
+    found: dict[Candidate, dict[int, list[Json]]] = {}
+    for run in record["runs"]:
+        if run["task"] == task:
+            candidate = Candidate(run["model"], run["method"], run["words"])
+            found.setdefault(candidate, {}).setdefault(run["seed"], []).append(run)
+    made = {name: [counts(record, seeds[seed]) for seed in sorted(seeds)] for name, seeds in found.items()}
+    size = max(len(rows) for seeds in made.values() for rows in seeds)
+    whole = {name: [rows for rows in seeds if len(rows) == size] for name, seeds in made.items()}
+    return {name: seeds for name, seeds in sorted(whole.items()) if seeds}
+
+
+def resampled(seeds: list[np.ndarray], draws: np.ndarray) -> np.ndarray:
+    """Return the mean score over seeds in every sample of the documents (samples, documents: how often each)."""
+    return np.mean([f1(np.stack([draws @ rows], axis=-2)) for rows in seeds], axis=0)
+
+
+def rows_of(record: Json, task: str) -> list[Json]:
+    """Return a row for each candidate."""
+    candidates = by_candidate(record, task)
+    size = len(next(iter(candidates.values()))[0])
+    draws = np.random.default_rng(0).multinomial(size, np.full(size, 1 / size), SAMPLES).astype(np.float32)
+    samples = {name: resampled(seeds, draws) for name, seeds in candidates.items()}
+    scores = {name: float(np.mean([f1(rows) for rows in seeds])) for name, seeds in candidates.items()}
+
+    def beside(one: Candidate, other: Candidate) -> Json:
+        if one == other or other not in samples:
+            return {}
+        gains = samples[one] - samples[other]
+        low, high = np.percentile(gains, [2.5, 97.5])
+        p = min(1.0, 2 * min((gains <= 0).mean(), (gains >= 0).mean()) + 1 / SAMPLES)
+        gain = {"gain": scores[one] - scores[other], "low": float(low), "high": float(high), "p": float(p)}
+        return gain | {"seen": smallest_seen(float(low), float(high))}
+
+    tfidf, best = Candidate("", TFIDF, False), max(scores, key=lambda name: scores[name])
+    rows = [
+        {"candidate": str(name), "seeds": len(seeds), "documents": size, "score": scores[name]}
+        | {"above": beside(name, tfidf), "trained": beside(name, name._replace(method=PROBE))}
+        | {"behind": beside(name, best), **cost(record, task, name)}
+        for name, seeds in candidates.items()
+    ]
+    for question in ("above", "behind"):
+        tested = [row for row in rows if row[question]]
+        for row, p in zip(tested, holm([row[question]["p"] for row in tested]), strict=True):
+            row[question]["holm"] = p
+    return rows
+
+
+def cost(record: Json, task: str, name: Candidate) -> Json:
+    """Return the mean seconds and the most bytes of the candidate's runs that were timed: those on a processor."""
+    timed = [
+        run
+        for run in record["runs"]
+        if (run["task"], run["model"], run["method"], run["words"]) == (task, *name) and run.get("seconds")
+    ]
+    if not timed:
+        return {}
+    return {"seconds": mean(run["seconds"] for run in timed), "bytes": max(run["bytes"] for run in timed)}
+
+
+def table(record: Json) -> str:
+    """Return a table of each task as Markdown; in bold what is not separated from the best."""
+    lines = []
+    for task, metric in METRICS.items():
+        rows = record["rows"][task]
+        seen = max(row["trained"]["seen"] for row in rows if row["trained"])
+        about = (
+            f"**{task}**, {rows[0]['documents']:,} test documents, {metric}. A method's difference from its probe of"
+        )
+        lines += ["", f"{about} {seen:.1f} points would be seen in four of five such studies.", ""]
+        heads = ["", "seeds", "score", "above TF-IDF", "p (Holm)", "above its probe", "a run, one core"]
+        lines += [f"| {' | '.join(heads)} |", "| --- " * len(heads) + "|"]
+        for row in sorted(rows, key=lambda row: -row["score"]):
+            tied = not row["behind"] or row["behind"]["holm"] >= SIGNIFICANT
+            score = f"**{row['score']:.1f}**" if tied else f"{row['score']:.1f}"
+            p = f"{row['above']['holm']:.4f}" if row["above"] else ""
+            run = f"{row['seconds']:.0f} s, {row['bytes'] / 1e9:.1f} GB" if "seconds" in row else ""
+            cells = [row["candidate"], row["seeds"], score, gain(row["above"]), p, gain(row["trained"]), run]
+            lines.append(f"| {' | '.join(map(str, cells))} |")
+    return "\n".join(lines).strip()
+
+
+def gain(found: Json) -> str:
+    return f"{found['gain']:+.1f} ({found['low']:+.1f} to {found['high']:+.1f})" if found else ""
+
+
+def main() -> None:
+    """Read runs into the record if some are named, and print the tables."""
+    parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
+    parser.add_argument("--collect", type=Path, nargs="+", metavar="RUN", default=[])
+    chosen = parser.parse_args()
+    record = read_records(RECORD)
+    if chosen.collect:
+        for folder in chosen.collect:
+            add(record, collected(folder))
+        record["rows"] = {task: rows_of(record, task) for task in METRICS}
+        write_records(RECORD, record)
+    print(table(record))
+
+
+if __name__ == "__main__":
+    main()
