@@ -33,9 +33,9 @@ study: $(INSTALLED)  ## the study of research/study/README.md: hours; needs FORE
 		$(BIN)/foretoken sweep recipes/study/$$part.yaml || exit 1; done
 	$(BIN)/foretoken report study -o study-report
 
-test: lint  ## lint, types, import contracts, and the default test suite
+test: lint  ## lint, types, import contracts, and the default test suite; faults: `make test-faults`
 	$(BIN)/python -m pytest --doctest-modules src
-	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n $(WORKERS) --dist worksteal -m "not slow and not gpu"
+	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n $(WORKERS) --dist worksteal -m "not slow and not gpu" --ignore tests/faults
 
 coverage: $(INSTALLED)  ## the default test suite, and the branches that it passes through
 	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n $(WORKERS) --dist worksteal -m "not slow and not gpu" \
@@ -48,8 +48,8 @@ test-gpu:  ## on a CUDA machine, in the Python that is active: its kernels, then
 	python3 -m pytest -m gpu tests/unit
 	python3 -m pytest -n $(WORKERS) --dist worksteal -m "not slow and not gpu" tests/cli tests/unit/training
 
-test-faults: $(INSTALLED)  ## every fault of docs/promises.md: hundreds of kills, thousands of bad inputs
-	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n $(WORKERS) --dist worksteal tests/faults
+test-faults: $(INSTALLED)  ## every fault of docs/promises.md: hundreds of kills, thousands of bad inputs; MARKS="not slow": some
+	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n $(WORKERS) --dist worksteal -m "$(MARKS)" tests/faults
 
 test-quantised: $(INSTALLED)  ## backbones with int8 weights; torchao stays out of .venv, as peft imports it wherever it is
 	$(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt --no-deps --target .quantised torchao

@@ -28,9 +28,9 @@ TITLES = {
 }
 PROBES = ["MiniLM linear probe + words", "MPNet linear probe", "MPNet linear probe + words"]
 SHOWN = {
-    "hyperpartisan": [*PROBES, "MPNet lora + words", "MPNet prefix-propagation + words"],
-    "20newsgroups": [*PROBES, "MPNet lora + words", "MPNet prefix-propagation + words"],
-    "reuters": ["MiniLM inducer-tuning", "MPNet linear probe + words", "MPNet lora + words"],
+    "hyperpartisan": [*PROBES, "MPNet LoRA + words", "MPNet prefix-propagation + words"],
+    "20newsgroups": [*PROBES, "MPNet LoRA + words", "MPNet prefix-propagation + words"],
+    "reuters": ["MiniLM inducer-tuning", "MPNet linear probe + words", "MPNet LoRA + words"],
 }
 
 

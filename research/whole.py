@@ -12,9 +12,7 @@ from __future__ import annotations
 import argparse
 import json
 from collections.abc import Iterable, Iterator
-from datetime import datetime
 from pathlib import Path
-from statistics import mean
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -37,7 +35,7 @@ class Candidate(NamedTuple):
 
     def __str__(self) -> str:
         model = {"minilm": "MiniLM", "mpnet": "MPNet"}.get(self.model, "")
-        name = "linear probe" if self.method == PROBE else "TF-IDF" if self.method == TFIDF else self.method
+        name = {PROBE: "linear probe", TFIDF: "TF-IDF", "lora": "LoRA"}.get(self.method, self.method)
         return f"{model} {name}{' + words' if self.words else ''}".strip()
 
 
@@ -64,19 +62,12 @@ def collected(folder: Path) -> Iterator[Json]:
             "seed": record["seed"],
             "best_step": record["best"]["step"],
             "test": record["test"],
-            "seconds": seconds_of(record),
-            "bytes": record["memory"]["rss_peak_bytes"],
             **answers(rows),
         }
         beside = file.with_name("baselines.parquet")
         rows = parquet.read_table(beside).to_pylist() if beside.is_file() else []
         if rows := [row for row in rows if row["baseline"] == TFIDF]:
             yield of_run | {"model": "", "method": TFIDF, "words": False, "seed": 0, **answers(rows)}
-
-
-def seconds_of(record: Json) -> float:
-    """Return how long a run took."""
-    return (datetime.fromisoformat(record["ended"]) - datetime.fromisoformat(record["started"])).total_seconds()
 
 
 def answers(rows: list[dict[str, Any]]) -> Json:
@@ -171,7 +162,7 @@ def rows_of(record: Json, task: str) -> list[Json]:
     rows = [
         {"candidate": str(name), "seeds": len(seeds), "documents": size, "score": scores[name]}
         | {"above": beside(name, tfidf), "trained": beside(name, name._replace(method=PROBE))}
-        | {"behind": beside(name, best), **cost(record, task, name)}
+        | {"behind": beside(name, best)}
         for name, seeds in candidates.items()
     ]
     for question in ("above", "behind"):
@@ -179,18 +170,6 @@ def rows_of(record: Json, task: str) -> list[Json]:
         for row, p in zip(tested, holm([row[question]["p"] for row in tested]), strict=True):
             row[question]["holm"] = p
     return rows
-
-
-def cost(record: Json, task: str, name: Candidate) -> Json:
-    """Return the mean seconds and the most bytes of the candidate's runs that were timed: those on a processor."""
-    timed = [
-        run
-        for run in record["runs"]
-        if (run["task"], run["model"], run["method"], run["words"]) == (task, *name) and run.get("seconds")
-    ]
-    if not timed:
-        return {}
-    return {"seconds": mean(run["seconds"] for run in timed), "bytes": max(run["bytes"] for run in timed)}
 
 
 def table(record: Json) -> str:
@@ -203,14 +182,13 @@ def table(record: Json) -> str:
             f"**{task}**, {rows[0]['documents']:,} test documents, {metric}. A method's difference from its probe of"
         )
         lines += ["", f"{about} {seen:.1f} points would be seen in four of five such studies.", ""]
-        heads = ["", "seeds", "score", "above TF-IDF", "p (Holm)", "above its probe", "a run, one core"]
+        heads = ["", "seeds", "score", "above TF-IDF", "p (Holm)", "above its probe"]
         lines += [f"| {' | '.join(heads)} |", "| --- " * len(heads) + "|"]
         for row in sorted(rows, key=lambda row: -row["score"]):
             tied = not row["behind"] or row["behind"]["holm"] >= SIGNIFICANT
             score = f"**{row['score']:.1f}**" if tied else f"{row['score']:.1f}"
             p = f"{row['above']['holm']:.4f}" if row["above"] else ""
-            run = f"{row['seconds']:.0f} s, {row['bytes'] / 1e9:.1f} GB" if "seconds" in row else ""
-            cells = [row["candidate"], row["seeds"], score, gain(row["above"]), p, gain(row["trained"]), run]
+            cells = [row["candidate"], row["seeds"], score, gain(row["above"]), p, gain(row["trained"])]
             lines.append(f"| {' | '.join(map(str, cells))} |")
     return "\n".join(lines).strip()
 

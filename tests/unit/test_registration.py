@@ -12,6 +12,12 @@ from support.saved import save_adapter
 
 SOURCE = Path(foretoken.__file__).parents[1]
 FOUND = "from peft import mapping; assert 'FORETOKEN_PREFIX_PROPAGATION' in mapping.PEFT_TYPE_TO_TUNER_MAPPING"
+EARLY = "import foretoken; from transformers import TrainerCallback"  # which imports peft before it is complete
+OTHERS = (
+    *("import foretoken, peft", "import peft, foretoken", "import foretoken.methods.prefixes.prefix"),
+    *("from foretoken import PrefixPropagationConfig", "import foretoken; from peft import PeftModel"),
+    *("import foretoken.tuner", "import foretoken; from transformers import Trainer"),
+)
 
 
 def run(code):
@@ -21,19 +27,7 @@ def run(code):
     return done.stdout
 
 
-@pytest.mark.parametrize(
-    "imports",
-    [
-        pytest.param("import foretoken, peft", marks=pytest.mark.slow),
-        pytest.param("import peft, foretoken", marks=pytest.mark.slow),
-        pytest.param("import foretoken.methods.prefixes.prefix", marks=pytest.mark.slow),
-        pytest.param("from foretoken import PrefixPropagationConfig", marks=pytest.mark.slow),
-        pytest.param("import foretoken; from peft import PeftModel", marks=pytest.mark.slow),
-        pytest.param("import foretoken.tuner", marks=pytest.mark.slow),
-        "import foretoken; from transformers import TrainerCallback",  # which imports peft before it is complete
-        pytest.param("import foretoken; from transformers import Trainer", marks=pytest.mark.slow),
-    ],
-)
+@pytest.mark.parametrize("imports", [EARLY, *(pytest.param(code, marks=pytest.mark.slow) for code in OTHERS)])
 def test_peft_knows_the_methods_after(imports):
     run(f"import warnings; warnings.simplefilter('error', UserWarning); {imports}; {FOUND}")
 

@@ -13,7 +13,7 @@ from foretoken.outputs import SWEEP_RECORD
 from foretoken.report.content import Report, Section, compose, tables_for_latex
 from foretoken.report.drawing import Drawn, draw_all
 from foretoken.report.render.latex import document
-from foretoken.report.runs.compare import ONE_SIDED_T, compare
+from foretoken.report.runs.compare import compare
 from foretoken.report.runs.groups import MEAN, MEDIAN, Results, collect
 from foretoken.report.runs.reading import read_json
 from foretoken.report.runs.records import UNREADABLE, Run, find_runs
@@ -36,7 +36,7 @@ def write_report(
     """Write the report of the runs in these folders, and return it; an older report is replaced.
 
     ``average`` is what tables show of the seeds, ``mean`` or ``median``; None for the choice in the file of the sweep
-    whose folder it is, else the mean. That file also says whether to add the test of its paper.
+    whose folder it is, else the mean.
 
     Raises:
         DataError: a folder does not exist, or there is no run in any of them that can be read.
@@ -52,8 +52,7 @@ def write_report(
     _name_predictions(results.finished)
     log.info("%d runs found, %d counted", len(runs), len(results.finished))
     drawn = draw_all(results) if results.groups else []
-    paper = _of_sweeps(folders, "test", (ONE_SIDED_T,))
-    report = compose(results, compare(results, paper=paper), drawn)
+    report = compose(results, compare(results), drawn)
     _write(target, report, results, drawn)
     return report
 

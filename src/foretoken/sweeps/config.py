@@ -74,7 +74,6 @@ class SweepConfig:
     )
     metric: str | None = option("validation metric that chooses; default: the recipe's training.metric", None)
     average: Literal["mean", "median"] = option("what tables of scores show of the seeds, beside ±", "mean")
-    test: Literal["one-sided-t"] | None = option("the paper's own test, which the report makes beside ours", None)
 
     def __post_init__(self) -> None:
         """Refuse unusable seeds and names."""

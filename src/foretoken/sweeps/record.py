@@ -49,7 +49,6 @@ def sweep_record(plan: SweepPlan, statuses: Sequence[VariantStatus]) -> dict[str
         "search": to_dict(config.search),
         "seeds_for": config.seeds_for,
         "average": config.average,
-        "test": config.test,
         "counts": total_counts(statuses),
         "contestants": [_variant(item) for item in statuses],
         "failures": [{"run": row.run, "state": row.state, "error": row.error} for row in broken(statuses)],

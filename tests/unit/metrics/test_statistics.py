@@ -22,8 +22,6 @@ from foretoken.metrics.statistics import (
     t_test,
 )
 
-ALTERNATIVES = ("two-sided", "greater", "less")
-
 
 def test_a_summary_is_the_standard_librarys():
     values = [0.61, 0.55, 0.72, 0.48]
@@ -60,40 +58,16 @@ def naive_welch(one, other):
     return statistic, freedom
 
 
-def tail(statistic, freedom, alternative):
-    above = scipy.stats.t.sf(statistic, freedom)
-    return {"greater": above, "less": 1 - above, "two-sided": 2 * min(above, 1 - above)}[alternative]
-
-
-@pytest.mark.parametrize("alternative", ALTERNATIVES)
 @pytest.mark.parametrize(
     ("one", "other"),
     [([0.8, 0.9, 0.85], [0.7, 0.72, 0.71, 0.9]), ([0.1, 0.3], [0.2, 0.5, 0.8]), ([1.0, 1.2, 1.1], [1.0, 1.0, 1.0])],
 )
-def test_welch_equals_the_formula(one, other, alternative):
-    got = t_test(one, other, alternative=alternative)
+def test_welch_equals_the_formula(one, other):
+    got = t_test(one, other)
     statistic, freedom = naive_welch(one, other)
     assert (got.statistic, got.degrees_of_freedom) == pytest.approx((statistic, freedom))
-    assert got.p_value == pytest.approx(tail(statistic, freedom, alternative))
+    assert got.p_value == pytest.approx(2 * scipy.stats.t.sf(abs(statistic), freedom))
     assert got.difference == pytest.approx(statistics.mean(one) - statistics.mean(other))
-
-
-@pytest.mark.parametrize("alternative", ALTERNATIVES)
-def test_with_equal_variances_it_is_students(alternative):
-    one, other = [0.8, 0.9, 0.85], [0.7, 0.72, 0.71, 0.9]
-    got = t_test(one, other, alternative=alternative, equal_var=True)
-    pooled = (2 * statistics.variance(one) + 3 * statistics.variance(other)) / 5
-    statistic = (statistics.mean(one) - statistics.mean(other)) / math.sqrt(pooled * (1 / 3 + 1 / 4))
-    assert (got.statistic, got.degrees_of_freedom) == pytest.approx((statistic, 5))
-    assert got.p_value == pytest.approx(tail(statistic, 5, alternative))
-
-
-def test_the_interval_holds_0_exactly_when_the_test_does_not_refuse_it():
-    for shift in (0.0, 0.05, 0.1, 0.2, 0.4):
-        got = t_test([0.5 + shift, 0.6 + shift, 0.7 + shift], [0.5, 0.55, 0.6])
-        assert (got.lower <= 0 <= got.upper) == (got.p_value >= 0.05)
-        assert got.lower < got.difference < got.upper
-    assert t_test([1, 2], [1, 3], alternative="greater").upper == math.inf
 
 
 @pytest.mark.parametrize(
@@ -213,12 +187,8 @@ def test_holm_worked_by_hand():
 
 @pytest.mark.parametrize("rows", [4, 10, 400])
 def test_four_of_five_studies_find_the_difference_that_is_called_the_smallest_seen(rows):
-    chance, found, seen = np.random.default_rng(rows), [], []
-    for _ in range(200):  # first what studies without a difference say, then how often they find it
-        values = chance.normal(size=rows)
-        low, high = mean_interval(values)
-        seen.append(smallest_seen(low, high, rows - 1))
-    difference = float(np.sqrt(np.mean(np.square(seen))))
-    for _ in range(2000):
-        found.append(scipy.stats.ttest_1samp(chance.normal(loc=difference, size=rows), 0).pvalue < 0.05)
-    assert np.mean(found) == pytest.approx(0.8, abs=0.05)
+    drawn = np.random.default_rng(rows).normal(size=(2200, rows))
+    seen = [smallest_seen(*mean_interval(row), rows - 1) for row in drawn[:200]]  # of studies without a difference
+    shifted = drawn[200:] + np.sqrt(np.mean(np.square(seen)))
+    found = scipy.stats.ttest_1samp(shifted, 0, axis=1).pvalue < 0.05
+    assert found.mean() == pytest.approx(0.8, abs=0.05)

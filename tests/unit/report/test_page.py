@@ -6,7 +6,6 @@ import pytest
 
 from foretoken.errors import SaveError
 from foretoken.report import figures
-from foretoken.report.tables.task import PAPER_TEST
 from foretoken.report.write import GENERATOR, write_report
 
 from support.made_runs import make_run
@@ -146,11 +145,3 @@ def test_a_report_of_a_sweep_shows_what_its_file_says(runs, tmp_path, monkeypatc
         (runs / "sweep.json").write_text(said)
     write_report([runs], tmp_path / "report", average=given)
     assert f"{shown} ± standard deviation" in (tmp_path / "report" / "index.html").read_text()
-
-
-@pytest.mark.parametrize(("said", "is_made"), [("one-sided-t", True), ("wilcoxon", False)])
-def test_the_test_of_a_paper_is_made_where_its_sweep_asks_for_it(runs, tmp_path, monkeypatch, said, is_made):
-    no_figure(monkeypatch)
-    (runs / "sweep.json").write_text(json.dumps({"test": said}))
-    write_report([runs], tmp_path / "report")
-    assert (PAPER_TEST in (tmp_path / "report" / "index.html").read_text()) is is_made

@@ -150,17 +150,14 @@ def check_auxiliary(problem, model, inputs, expected):
 
 @pytest.mark.parametrize("name", [TOKEN_CLASSIFICATION, MULTIPLE_CHOICE])
 def test_tags_and_choices_have_it_too(name):
-    labels, answers = ("O", "I"), ("a", "b", "c")
-    examples = {
-        TOKEN_CLASSIFICATION: [TaggedExample("0", ("ab", "c"), labels, ""), TaggedExample("1", ("d",), ("O",), "")],
-        MULTIPLE_CHOICE: [ChoiceExample("0", "x", answers, 1, ""), ChoiceExample("1", "y", answers[:2], 0, "")],
-    }[name]
-    problem = make_problem(name, labels if name == TOKEN_CLASSIFICATION else [])
+    labels = ["O", "I"] if name == TOKEN_CLASSIFICATION else []
+    tagged, choice = TaggedExample("0", ("ab", "c"), ("O", "I"), ""), ChoiceExample("0", "x", ("a", "b", "c"), 1, "")
+    problem = make_problem(name, labels)
     model = tiny.model("bert", problem.task_type, **problem.head_options)
     how = reading(model, speller("bert"), 40)
     method = {"name": "selective-prefix-tuning", "num_virtual_tokens": 3, "prefix_dropout": 0.0}
     model = tiny.shaken(attach(model, method | {"selective_loss_weight": 0.5}, problem.task_type)).train()
-    rows, _ = encoded(problem, table(name, examples, labels), how)
+    rows, _ = encoded(problem, table(name, [tagged if labels else choice], labels), how)
     inputs = problem.collator(how.tokenizer, model)(rows)
 
     def expected(logits):

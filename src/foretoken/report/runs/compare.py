@@ -1,7 +1,6 @@
 """Comparisons of two methods on a task: over seeds by t-tests, over documents by a paired bootstrap.
 
-Every two methods of the same task and model are compared on test. The first of the two is better by validation, so
-that a one-sided test, which asks whether the first is better, does not depend on the test scores.
+Every two methods of the same task and model are compared on test. The first of the two is better by validation.
 
 The t-tests are Welch's and not paired: scores of two methods with the same seed are no pairs, though they share the
 order of the documents and the initial head, and a choice between both tests by the data would bias the result.
@@ -16,12 +15,11 @@ from statistics import fmean
 from typing import Any
 
 from foretoken.errors import DataError
-from foretoken.metrics.statistics import Alternative, Bootstrap, TTest, holm, paired_bootstrap, t_test
+from foretoken.metrics.statistics import Bootstrap, TTest, holm, paired_bootstrap, t_test
 from foretoken.report.runs.documents import MEASURES, Key, paired, per_document
 from foretoken.report.runs.groups import TEST, Results, RunGroup, by
 from foretoken.report.scores import greater_is_better
 
-ONE_SIDED_T = "one-sided-t"
 SAMPLES = 5000
 SIGNIFICANT = 0.05
 
@@ -34,7 +32,6 @@ class Comparison:
     other: RunGroup
     difference: float | None = None  # of the means over seeds, in the task's metric
     over_seeds: TTest | None = None
-    paper: TTest | None = None  # the paper's test
     no_t_test: str = ""
     bootstrap: Bootstrap | None = None
     measure: str = ""
@@ -43,19 +40,14 @@ class Comparison:
     holm_bootstrap: float | None = None
 
 
-def compare(results: Results, *, paper: str | None = None) -> list[Comparison]:
-    """Compare the chosen methods of every task and model; p-values are corrected (Holm) within a task.
-
-    ``paper`` names the test of a paper to add: `one-sided-t`, Student's, as Li et al. 2023 report it.
-    """
+def compare(results: Results) -> list[Comparison]:
+    """Compare the chosen methods of every task and model; p-values are corrected (Holm) within a task."""
     comparisons: list[Comparison] = []
     for alike in by(results.chosen, lambda group: group.task).values():
         documents = {id(group): per_document(group) for group in alike}
         models = by(alike, lambda group: group.model).values()
         pairs = [pair for same in models for pair in combinations(_by_validation(same), 2)]
-        compared = [
-            _over_documents(_over_seeds(*pair, paper), *(documents[id(group)] for group in pair)) for pair in pairs
-        ]
+        compared = [_over_documents(_over_seeds(*pair), *(documents[id(group)] for group in pair)) for pair in pairs]
         comparisons += _corrected(compared)
     return comparisons
 
@@ -66,17 +58,15 @@ def _by_validation(groups: Sequence[RunGroup]) -> list[RunGroup]:
     return sorted(groups, key=lambda group: (group.validation is None, sign * (group.validation or 0.0)))
 
 
-def _over_seeds(group: RunGroup, other: RunGroup, paper: str | None) -> Comparison:
+def _over_seeds(group: RunGroup, other: RunGroup) -> Comparison:
     first, second = group.values(group.metric, TEST), other.values(group.metric, TEST)
     if not first or not second:
         return Comparison(group, other, no_t_test=f"no test scores of {(other if first else group).label}")
     compared = Comparison(group, other, fmean(first) - fmean(second))
     if min(len(first), len(second)) < 2:
         return replace(compared, no_t_test=f"no test possible with one seed ({len(first)} and {len(second)})")
-    better: Alternative = "greater" if greater_is_better(group.metric) else "less"
     try:
-        paper_test = t_test(first, second, alternative=better, equal_var=True) if paper == ONE_SIDED_T else None
-        return replace(compared, over_seeds=t_test(first, second), paper=paper_test)
+        return replace(compared, over_seeds=t_test(first, second))
     except DataError as error:
         return replace(compared, no_t_test=str(error))
 

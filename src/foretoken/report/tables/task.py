@@ -20,8 +20,6 @@ from foretoken.report.scores import ABSENT, heading, is_in, printed
 from foretoken.report.tables.matrices import MARK, score_cell, score_column, with_mark
 
 _REASONS = 3  # of one kind
-PAPER_TEST = "p (one-sided t-test, as the paper)"
-_PAPER_TEST = "Student's t-test with equal variances asks whether the first is better; not corrected."
 
 
 def seeds_table(results: Results, task: str) -> ReportTable:
@@ -85,13 +83,11 @@ def comparisons_table(results: Results, comparisons: Sequence[Comparison], task:
     here = [item for item in comparisons if item.one.task == task]
     if not any(item.over_seeds or item.bootstrap for item in here):
         return None
-    paper = (PAPER_TEST,) if any(item.paper for item in here) else ()
     tested = ("Difference", "95 % interval", "Smallest seen", "p", "Holm")
     rows = tuple(
         (
             *words(results.named(item.one), results.named(item.other)),
             *_tested(item.one.metric, item.difference, item.over_seeds, item.holm_over_seeds),
-            *([p_value(item.paper)] if paper else []),
             *_document_test(item),
         )
         for item in here
@@ -99,9 +95,8 @@ def comparisons_table(results: Results, comparisons: Sequence[Comparison], task:
     measure = next((f" Over documents: {item.measure}, mean of the seeds." for item in here if item.measure), "")
     caption = f"Over seeds: {here[0].one.heading()}.{measure} The first of the two is the better one by validation."
     caption += f" Smallest seen: the difference that {POWER:.0%} of such studies would find significant."
-    caption += f" {PAPER_TEST}: {_PAPER_TEST}" if paper else ""
-    heads = (("", 2), ("Over seeds", len(tested) + len(paper)), ("Over documents", len(tested)))
-    return ReportTable(task, ("First", "Second", *tested, *paper, *tested), rows, caption, names=2, heads=heads)
+    heads = (("", 2), ("Over seeds", len(tested)), ("Over documents", len(tested)))
+    return ReportTable(task, ("First", "Second", *tested, *tested), rows, caption, names=2, heads=heads)
 
 
 def untested(comparisons: Sequence[Comparison], task: str) -> list[str]:
