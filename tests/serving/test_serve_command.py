@@ -38,7 +38,7 @@ def test_it_starts_with_one_command_serves_a_folder_of_adapters_and_drains(adapt
     [
         ([], "nothing to serve"),
         (["nowhere"], "nowhere is not there"),
-        (["{spam}", "{spam}"], "two adapters are called 'spam'"),
+        (["{spam}", "{swept}"], "two adapters are called 'spam'"),
         (["a/b={spam}"], "got the name 'a/b'"),
         (["{spam}", "--port", "70000"], "expected a whole number from 0 to 65,535"),
         (["{spam}", "--host", "256.1.1.1", "--port", "0"], "cannot listen at 256.1.1.1:0"),
@@ -60,10 +60,10 @@ def test_mistakes_are_one_line_and_exit_code_2(adapters, tmp_path, capsys, monke
     linked, damaged = shutil.copytree(named["spam"], "linked"), shutil.copytree(named["spam"], "damaged")
     (Path(linked) / "foretoken.json").unlink()
     (Path(linked) / "foretoken.json").symlink_to(named["spam"] / "foretoken.json")
-    other = shutil.copytree(named["spam"], "other")
+    other, swept = (shutil.copytree(named["spam"], name) for name in ("other", "words=True/spam"))
     edit(Path(other) / "foretoken.json", fingerprint={"model.encoder": "0f"})
     (Path(damaged) / "adapter_model.safetensors").write_bytes(b"x" * 50)
-    places = {"spam": named["spam"], "model": model, "linked": linked, "damaged": damaged, "other": other}
+    places = {"model": model, "linked": linked, "damaged": damaged, "other": other, "swept": swept} | named
     assert main(["serve", *(word.format(**places) for word in words)]) == 2
     printed = capsys.readouterr()
     errors = [line for line in printed.err.splitlines() if "error: " in line]

@@ -146,7 +146,8 @@ def _sources(folders: Sequence[str]) -> dict[str, Path]:
     """Return the folders by the names that clients will use."""
     adapters: dict[str, Path] = {}
     for folder in folders:
-        name, is_named, named_folder = folder.partition("=")
+        name, _, named_folder = folder.partition("=")
+        is_named = named_folder and not Path(folder).is_dir()  # a sweep's folders have = in their names
         path = Path(named_folder if is_named else folder)
         name = name if is_named else path.resolve().name
         if name in adapters:
