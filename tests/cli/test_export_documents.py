@@ -62,7 +62,7 @@ CASES = {
     "cut": {"head": MOMENTS, "recipe": {"chunks": {}, "max_tokens": 9}},
     "cut later": {"head": MOMENTS, "recipe": CHUNKS | {"max_tokens": 30}},
 }
-DEFAULT = ("numbers", "a decoder")  # classes and labels: test_export.py, test_words_beside.py
+DEFAULT = ("numbers",)  # classes and labels: test_export.py, test_words_beside.py
 
 
 def save(folder, **case):

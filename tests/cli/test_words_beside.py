@@ -169,7 +169,7 @@ def test_an_exported_folder_adds_both_without_foretoken(kind, made, tmp_path):
     np.testing.assert_allclose(found, outputs, atol=1e-5, rtol=1e-6)
 
 
-@pytest.mark.covering
+@pytest.mark.slow
 @pytest.mark.parametrize("kind", ["chunked", "regression"])
 @pytest.mark.parametrize("is_first", [True, False])
 def test_one_graph_is_of_adapters_with_words_and_without(kind, is_first, made, tiny, tmp_path):
