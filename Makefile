@@ -37,7 +37,7 @@ test: lint  ## lint, types, import contracts, and the default test suite; faults
 	$(BIN)/python -m pytest --doctest-modules src
 	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n $(WORKERS) --dist worksteal -m "not slow and not gpu" --ignore tests/faults
 
-coverage: $(INSTALLED)  ## the default test suite, and the branches that it passes through
+coverage: $(INSTALLED)  ## the default test suite with the faults, and the branches that they pass through
 	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n $(WORKERS) --dist worksteal -m "not slow and not gpu" \
 		--cov --cov-report=term --cov-report=xml:.coverage.xml
 

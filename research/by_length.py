@@ -4,27 +4,24 @@ FORETOKEN_DATA names the raw data. Articles of Hyperpartisan and posts of 20 New
 at 512, 1,024 and 2,048 of them by MiniLM lengthened to 2,048 with a window of 256, every layer with a prefix, each
 method by its defaults, from a head that starts at random and has a hidden layer. Five folds: every document is tested
 once a seed. The test is the slope of the difference in accuracy against the logarithm of the length, over documents.
-Resumable; `--table` prints what `research/claims.md` shows.
+Resumable; `--table` prints the table. It has not been run: no page shows numbers of it.
 """
 
 from __future__ import annotations
 
 import json
 import tempfile
-import time
 from argparse import Namespace
 from functools import cache
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 
 from foretoken.data.load import load_data
 from foretoken.data.options import DataOptions
 from foretoken.lengthening import resolve_source
-from foretoken.training.recipe.recipe import build_recipe
-from foretoken.training.run.train import train
-from research.shared import Json, run_or_show, study_parser
+from foretoken.metrics.statistics import paired_bootstrap, smallest_seen
+from research.shared import Json, run_or_show, study_parser, trained
 
 LENGTHS = (512, 1024, 2048)
 METHODS = ("prefix-propagation", "prefix-tuning")
@@ -73,13 +70,10 @@ def one_run(task: str, method: str, length: int, seed: int, fold: int) -> Json:
     """Train, and return which documents of the fold were answered rightly, in the order of their ids."""
     import pyarrow.parquet as parquet
 
-    with tempfile.TemporaryDirectory() as folder:
-        began = time.process_time()
-        train(build_recipe(settings(task, method, length, seed, fold) | {"output": folder, "name": "run"}))
-        rows: list[dict[str, Any]] = parquet.read_table(Path(folder, "run", "predictions.parquet")).to_pylist()
+    with trained(settings(task, method, length, seed, fold)) as (_, folder):
+        rows: list[Json] = parquet.read_table(folder / "predictions.parquet").to_pylist()
     tested = sorted((row["id"], row["label"] == row["prediction"]) for row in rows if row["split"] == "test")
-    right = "".join(str(int(is_right)) for _, is_right in tested)
-    return {"right": right, "cpu_seconds": round(time.process_time() - began, 1)}
+    return {"right": "".join(str(int(is_right)) for _, is_right in tested)}
 
 
 def table(runs: list[Json]) -> str:
@@ -87,38 +81,37 @@ def table(runs: list[Json]) -> str:
     lines = ["| task | method | documents | seeds | 512 | 1,024 | 2,048 |", "| --- " * 7 + "|"]
     slopes = []
     for task in TRAINING:
-        by_method = {name: right_by_length(runs, task, name) for name in METHODS}
-        seeds = sorted(set.intersection(*(seeds for seeds, _ in by_method.values())))
+        seeds = whole_seeds([run for run in runs if run["task"] == task])
         if not seeds:
             continue
-        for name, (_, right) in by_method.items():
-            shares = " | ".join(f"{100 * row.mean():.1f}" for row in right)
-            lines.append(f"| {task} | {name} | {right.shape[1]} | {len(seeds)} | {shares} |")
-        first, second = (by_method[name][1] for name in METHODS)
-        slope = 100 * (first - second)[[0, -1]].T @ np.array([-0.5, 0.5])  # points a doubling, of each document
-        chance = np.random.default_rng(0)
-        means = [slope[chance.integers(0, len(slope), len(slope))].mean() for _ in range(10_000)]
-        low, high = np.percentile(means, [2.5, 97.5])
+        right = np.mean(list(seeds.values()), axis=0)
+        for name, shares in zip(METHODS, right, strict=True):
+            printed = " | ".join(f"{100 * share:.1f}" for share in shares.mean(axis=1))
+            lines.append(f"| {task} | {name} | {right.shape[-1]} | {len(seeds)} | {printed} |")
+        gains = 50 * (right[0] - right[1])  # of each document in points, halved: two doublings lie between the ends
+        found = paired_bootstrap(gains[-1], gains[0])
         slopes.append(
-            f"{task}: {slope.mean():+.2f} points a doubling of the length ({low:+.2f} to {high:+.2f}); a slope of "
-            f"{2.8 * float(np.std(means)):.1f} would be seen"
+            f"{task}: {found.difference:+.2f} points a doubling of the length ({found.lower:+.2f} to "
+            f"{found.upper:+.2f}); a slope of {smallest_seen(found.lower, found.upper):.1f} would be seen"
         )
     return "\n".join([*lines, "", *slopes])
 
 
-def right_by_length(runs: list[Json], task: str, method: str) -> tuple[set[int], np.ndarray]:
-    """Return the seeds that are whole, and for each length and document the share of them that answered rightly."""
-    found: dict[tuple[int, int], dict[int, str]] = {}
+def whole_seeds(runs: list[Json]) -> dict[int, np.ndarray]:
+    """Return which documents were answered rightly (methods, lengths, documents), by the seeds that have every run."""
+    found: dict[int, dict[tuple[str, int, int], str]] = {}
     for run in runs:
-        if (run["task"], run["method"]) == (task, method):
-            found.setdefault((run["seed"], run["length"]), {})[run["fold"]] = run["right"]
-    whole = {seed for seed, _ in found if all(len(found.get((seed, length), {})) == FOLDS for length in LENGTHS)}
-
-    def answers(seed: int, length: int) -> list[int]:
-        folds = found[seed, length]
-        return [int(letter) for fold in sorted(folds) for letter in folds[fold]]
-
-    return whole, np.array([np.mean([answers(seed, length) for seed in whole], axis=0) for length in LENGTHS])
+        found.setdefault(run["seed"], {})[run["method"], run["length"], run["fold"]] = run["right"]
+    return {
+        seed: np.array(
+            [
+                [[int(letter) for fold in range(FOLDS) for letter in right[name, length, fold]] for length in LENGTHS]
+                for name in METHODS
+            ]
+        )
+        for seed, right in sorted(found.items())
+        if len(right) == len(METHODS) * len(LENGTHS) * FOLDS
+    }
 
 
 def wanted(chosen: Namespace) -> list[Json]:

@@ -8,8 +8,6 @@ Resumable; `--table` prints what `research/claims.md` shows.
 
 from __future__ import annotations
 
-import tempfile
-import time
 from argparse import Namespace
 from functools import cache
 from statistics import mean, stdev
@@ -18,8 +16,7 @@ from typing import Any, NamedTuple
 from foretoken.data.load import Loaded, load_data
 from foretoken.metrics.statistics import mean_interval, smallest_seen
 from foretoken.training.recipe.recipe import build_recipe
-from foretoken.training.run.train import train
-from research.shared import Json, run_or_show, study_parser
+from research.shared import Json, by_seed, run_or_show, study_parser, trained
 
 SPT, INDUCER = {"name": "selective-prefix-tuning"}, {"name": "inducer-tuning"}
 POOLED = {"head": {"pool": "mean", "hidden": True}}
@@ -120,13 +117,10 @@ def loaded(task: str) -> Loaded:
 
 def one_run(task: str, variant: str, seed: int) -> Json:
     """Train, and return the scores."""
-    with tempfile.TemporaryDirectory() as folder:
-        began = time.process_time()
-        recipe = build_recipe(settings(task, variant, seed) | {"output": folder, "name": "run"})
-        record = train(recipe, data=loaded(task))
-    metric, counted = TRAINING[task]["metric"], record["parameters"]
-    scores = {part: record[part][metric] for part in ("validation", "test")} | {"parameters": counted["adapter"]}
-    return scores | {"cpu_seconds": round(time.process_time() - began, 1)}
+    metric = TRAINING[task]["metric"]
+    with trained(settings(task, variant, seed), data=loaded(task)) as (record, _):
+        scores = {part: record[part][metric] for part in ("validation", "test")}
+        return scores | {"parameters": record["parameters"]["adapter"]}
 
 
 def decided(claim: Claim, runs: list[Json]) -> str:
@@ -137,14 +131,11 @@ def decided(claim: Claim, runs: list[Json]) -> str:
     """
     from scipy import stats
 
-    by_variant = {
-        name: {run["seed"]: 100 * run["test"] for run in runs if (run["task"], run["variant"]) == (claim.task, name)}
-        for name in (claim.better, claim.other)
-    }
-    seeds = sorted(set.intersection(*(set(scores) for scores in by_variant.values())))
+    of_task = [run for run in runs if run["task"] == claim.task]
+    seeds, scores = by_seed(of_task, "variant", (claim.better, claim.other))
     if len(seeds) < 3:
         return ""
-    first, second = ([by_variant[name][seed] for seed in seeds] for name in (claim.better, claim.other))
+    first, second = scores[claim.better], scores[claim.other]
     start = f"| {claim.paper} | {claim.says} | {claim.task} |"
     if claim.of_spread:
         p = stats.levene(first, second, center="median").pvalue

@@ -3,13 +3,11 @@
 FORETOKEN_DATA names the raw data. MiniLM, every method with 18,432 parameters by its defaults and rates, 160 steps of
 32 documents from the fitted head on, as a recipe does by default; the best of five evaluations on validation, the one
 before the first step among them, is measured on test. Two one-sided tests of a point, paired by seed.
-Resumable; `--table` prints what `research/claims.md` shows.
+Resumable; `--table` prints the table. It has not been run: no page shows numbers of it.
 """
 
 from __future__ import annotations
 
-import tempfile
-import time
 from argparse import Namespace
 from functools import cache
 from statistics import mean, stdev
@@ -17,8 +15,7 @@ from statistics import mean, stdev
 from foretoken.data.load import Loaded, load_data
 from foretoken.metrics.statistics import mean_interval
 from foretoken.training.recipe.recipe import build_recipe
-from foretoken.training.run.train import train
-from research.shared import Json, run_or_show, study_parser
+from research.shared import Json, by_seed, run_or_show, study_parser, trained
 
 CUT = {"max_train": 5120, "max_validation": 1000}
 TASKS: dict[str, Json] = {  # tokens, data, metric
@@ -62,14 +59,11 @@ def loaded(task: str) -> Loaded:
 
 def one_run(task: str, method: str, seed: int) -> Json:
     """Train, and return the scores, those of the fitted head among them."""
-    with tempfile.TemporaryDirectory() as folder:
-        began = time.process_time()
-        recipe = build_recipe(settings(task, method, seed) | {"output": folder, "name": "run"})
-        record = train(recipe, data=loaded(task))
     metric = METRICS[task]
-    scores = {part: record[part][metric] for part in ("validation", "test")}
-    scores |= {"start": record["epochs"][0]["validation"][metric], "parameters": record["parameters"]["adapter"]}
-    return scores | {"best_step": record["best"]["step"], "cpu_seconds": round(time.process_time() - began, 1)}
+    with trained(settings(task, method, seed), data=loaded(task)) as (record, _):
+        scores = {part: record[part][metric] for part in ("validation", "test")}
+        scores |= {"start": record["epochs"][0]["validation"][metric], "best_step": record["best"]["step"]}
+        return scores | {"parameters": record["parameters"]["adapter"]}
 
 
 def table(runs: list[Json]) -> str:
@@ -78,17 +72,12 @@ def table(runs: list[Json]) -> str:
 
     lines = ["| task | method | seeds | test | beside LoRA (95 %) | p of both tests | |", "| --- " * 7 + "|"]
     for task in TASKS:
-        scores = {
-            name: {run["seed"]: 100 * run["test"] for run in runs if (run["task"], run["method"]) == (task, name)}
-            for name in METHODS
-        }
-        seeds = sorted(set.intersection(*(set(found) for found in scores.values())))
+        seeds, scores = by_seed([run for run in runs if run["task"] == task], "method", list(METHODS))
         if len(seeds) < 3:
             continue
-        for name, found in scores.items():
-            values = [found[seed] for seed in seeds]
+        for name, values in scores.items():
             row = f"| {task} | {name} | {len(seeds)} | {mean(values):.2f} ± {stdev(values):.2f} |"
-            differences = [found[seed] - scores[BASELINE][seed] for seed in seeds]
+            differences = [one - other for one, other in zip(values, scores[BASELINE], strict=True)]
             bounds = mean_interval(differences)
             if name == BASELINE or bounds is None:
                 lines.append(f"{row} | | |")

@@ -6,7 +6,10 @@ import argparse
 import json
 import logging
 import os
-from collections.abc import Callable, Iterable
+import tempfile
+import time
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -15,6 +18,8 @@ os.environ.setdefault("HF_HUB_OFFLINE", "1")
 import torch
 from benchmarks.suite.machine import hardware
 
+from foretoken.training.recipe.recipe import build_recipe
+from foretoken.training.run.train import train
 from research.archive import RECORDS, read_records, write_records
 
 Json = dict[str, Any]
@@ -42,7 +47,30 @@ def run_or_show(
         print(table(read_records(chosen.output)["runs"]))
         return
     set_up(chosen.threads)
-    run_missing(chosen.output, wanted(chosen), one_run)
+
+    def timed(**settings: Any) -> Json:
+        began = time.process_time()
+        return one_run(**settings) | {"cpu_seconds": round(time.process_time() - began, 1)}
+
+    run_missing(chosen.output, wanted(chosen), timed)
+
+
+@contextmanager
+def trained(settings: Json, **options: Any) -> Iterator[tuple[Json, Path]]:
+    """Train in a folder that is gone after the block, which gets the record and the folder of the run."""
+    with tempfile.TemporaryDirectory() as folder:
+        recipe = build_recipe(settings | {"output": folder, "name": "run"})
+        yield train(recipe, **options), recipe.run_folder
+
+
+def by_seed(runs: Iterable[Json], kind: str, names: Sequence[str]) -> tuple[list[int], dict[str, list[float]]]:
+    """Return the seeds that all of these candidates have, and each one's scores on test, in points and that order."""
+    found: dict[str, dict[int, float]] = {name: {} for name in names}
+    for run in runs:
+        if run[kind] in found:
+            found[run[kind]][run["seed"]] = 100 * run["test"]
+    seeds = sorted(set.intersection(*map(set, found.values())))
+    return seeds, {name: [scores[seed] for seed in seeds] for name, scores in found.items()}
 
 
 def set_up(threads: int) -> None:

@@ -9,8 +9,6 @@ defaults, in bf16. A run ends after 160 steps or after 40, with a linear decay t
 
 from __future__ import annotations
 
-import tempfile
-import time
 from argparse import Namespace
 from functools import cache
 from statistics import mean
@@ -19,8 +17,7 @@ from typing import Any
 from foretoken.data.load import Loaded, load_data
 from foretoken.metrics.statistics import mean_interval
 from foretoken.training.recipe.recipe import build_recipe
-from foretoken.training.run.train import train
-from research.shared import Json, run_or_show, study_parser
+from research.shared import Json, run_or_show, study_parser, trained
 
 TEXT = "is this review of a film good or bad"
 TUNING = {"name": "prefix-tuning"}
@@ -54,12 +51,8 @@ def loaded() -> Loaded:
 
 def one_run(variant: str, seed: int, steps: int, fit_head: bool) -> Json:
     """Train and return the score of validation by step."""
-    with tempfile.TemporaryDirectory() as folder:
-        began = time.process_time()
-        recipe = build_recipe(settings(variant, seed, steps, fit_head) | {"output": folder, "name": "run"})
-        record = train(recipe, measure_test=False, data=loaded())
-    scores = [[row["step"], row["validation"][METRIC]] for row in record["epochs"] if "validation" in row]
-    return {"scores": scores, "cpu_seconds": round(time.process_time() - began, 1)}
+    with trained(settings(variant, seed, steps, fit_head), measure_test=False, data=loaded()) as (record, _):
+        return {"scores": [[row["step"], row["validation"][METRIC]] for row in record["epochs"] if "validation" in row]}
 
 
 def interval(values: list[float]) -> str:

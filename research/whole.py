@@ -15,15 +15,18 @@ from collections.abc import Iterable, Iterator
 from pathlib import Path
 from typing import Any, NamedTuple
 
-import numpy as np
-
 from foretoken.metrics.statistics import holm, smallest_seen
+from foretoken.metrics.worth.paired import Versus, versus
 from research.archive import read_records, write_records
 from research.shared import Json
 
 RECORD, TFIDF, PROBE, SAMPLES, SIGNIFICANT = "whole", "tf-idf", "head-only", 10_000, 0.05
 METRICS = {"hyperpartisan": "F1", "20newsgroups": "accuracy", "reuters": "micro F1"}
-POSITIVE = {"hyperpartisan": "hyperpartisan"}  # the class whose F1 it is
+MEASURES: dict[str, tuple[str, str, tuple[str, ...]]] = {  # problem, metric, and classes where the second is positive
+    "hyperpartisan": ("classification", "f1", ("mainstream", "hyperpartisan")),
+    "20newsgroups": ("classification", "accuracy", ()),
+    "reuters": ("multi-label-classification", "f1_micro", ()),
+}
 
 
 class Candidate(NamedTuple):
@@ -102,68 +105,57 @@ def add(record: Json, runs: Iterable[Json]) -> None:
     record["runs"] = list(kept.values())
 
 
-def counts(record: Json, runs: list[Json]) -> np.ndarray:
-    """Return (documents, 3): right, asked for and answered labels of every document of one seed's folds."""
-    rows = []
-    for run in sorted(runs, key=place):
-        for label, prediction in zip(record["labels"][place(run)], run["predictions"], strict=True):
-            asked, answered = set_of(run["task"], label), set_of(run["task"], prediction)
-            rows.append((len(asked & answered), len(asked), len(answered)))
-    return np.array(rows, float)
-
-
-def set_of(task: str, label: str | list[str]) -> set[str]:
-    named = {label} if isinstance(label, str) else set(label)
-    return named & {POSITIVE[task]} if task in POSITIVE else named
-
-
-def f1(rows: np.ndarray) -> np.ndarray:
-    """Return F1 in points of (..., documents, 3); of single labels it is the accuracy."""
-    right, asked, answered = np.moveaxis(rows.sum(-2), -1, 0)
-    return 200 * right / (asked + answered)
-
-
-def by_candidate(record: Json, task: str) -> dict[Candidate, list[np.ndarray]]:
-    """Return the counts of each seed that has all documents."""
-    found: dict[Candidate, dict[int, list[Json]]] = {}
+def pooled(record: Json, task: str) -> tuple[list[Any], dict[Candidate, list[list[Any]]]]:
+    """Return the labels of a task's documents, and the answers of each candidate's seeds that have all of them."""
+    places = sorted(name for name in record["labels"] if name.split()[0] == task)
+    found: dict[Candidate, dict[int, dict[str, list[Any]]]] = {}
     for run in record["runs"]:
         if run["task"] == task:
-            candidate = Candidate(run["model"], run["method"], run["words"])
-            found.setdefault(candidate, {}).setdefault(run["seed"], []).append(run)
-    made = {name: [counts(record, seeds[seed]) for seed in sorted(seeds)] for name, seeds in found.items()}
-    size = max(len(rows) for seeds in made.values() for rows in seeds)
-    whole = {name: [rows for rows in seeds if len(rows) == size] for name, seeds in made.items()}
-    return {name: seeds for name, seeds in sorted(whole.items()) if seeds}
+            seeds = found.setdefault(Candidate(run["model"], run["method"], run["words"]), {})
+            seeds.setdefault(run["seed"], {})[place(run)] = run["predictions"]
+    answered: dict[Candidate, list[list[Any]]] = {}
+    for name, seeds in sorted(found.items()):
+        whole = [folds for _, folds in sorted(seeds.items()) if len(folds) == len(places)]
+        if whole:
+            answered[name] = [in_order(folds, places) for folds in whole]
+    return in_order(record["labels"], places), answered
 
 
-def resampled(seeds: list[np.ndarray], draws: np.ndarray) -> np.ndarray:
-    """Return the mean score over seeds in every sample of the documents (samples, documents: how often each)."""
-    return np.mean([f1(np.stack([draws @ rows], axis=-2)) for rows in seeds], axis=0)
+def in_order(parts: dict[str, list[Any]], places: list[str]) -> list[Any]:
+    return [value for name in places for value in parts[name]]
 
 
 def rows_of(record: Json, task: str) -> list[Json]:
     """Return a row for each candidate."""
-    candidates = by_candidate(record, task)
-    size = len(next(iter(candidates.values()))[0])
-    draws = np.random.default_rng(0).multinomial(size, np.full(size, 1 / size), SAMPLES).astype(np.float32)
-    samples = {name: resampled(seeds, draws) for name, seeds in candidates.items()}
-    scores = {name: float(np.mean([f1(rows) for rows in seeds])) for name, seeds in candidates.items()}
+    labels, answered = pooled(record, task)
+    problem, metric, classes = MEASURES[task]
+
+    def against(one: Candidate, other: Candidate) -> Versus:
+        found = versus(problem, metric, labels, answered[one], answered[other], classes=classes, samples=SAMPLES)
+        assert found is not None
+        return found
 
     def beside(one: Candidate, other: Candidate) -> Json:
-        if one == other or other not in samples:
+        if one == other or other not in answered:
             return {}
-        gains = samples[one] - samples[other]
-        low, high = np.percentile(gains, [2.5, 97.5])
-        p = min(1.0, 2 * min((gains <= 0).mean(), (gains >= 0).mean()) + 1 / SAMPLES)
-        gain = {"gain": scores[one] - scores[other], "low": float(low), "high": float(high), "p": float(p)}
-        return gain | {"seen": smallest_seen(float(low), float(high))}
+        found = against(one, other)
+        low, high = 100 * found.gain_lower, 100 * found.gain_upper
+        return {
+            "gain": 100 * found.gain,
+            "low": low,
+            "high": high,
+            "p": found.p_value,
+            "seen": smallest_seen(low, high),
+        }
 
-    tfidf, best = Candidate("", TFIDF, False), max(scores, key=lambda name: scores[name])
+    tfidf = Candidate("", TFIDF, False)
+    scores = {name: 100 * against(name, tfidf).score for name in answered}
+    best = max(scores, key=lambda name: scores[name])
     rows = [
-        {"candidate": str(name), "seeds": len(seeds), "documents": size, "score": scores[name]}
+        {"candidate": str(name), "seeds": len(seeds), "documents": len(labels), "score": scores[name]}
         | {"above": beside(name, tfidf), "trained": beside(name, name._replace(method=PROBE))}
         | {"behind": beside(name, best)}
-        for name, seeds in candidates.items()
+        for name, seeds in answered.items()
     ]
     for question in ("above", "behind"):
         tested = [row for row in rows if row[question]]

@@ -48,7 +48,7 @@ def write_report(
     runs = find_runs(folders)
     _name_damaged(runs)
     check_writable(target.parent)
-    results = collect(runs, average=average or _of_sweeps(folders, "average", (MEDIAN,)) or MEAN)
+    results = collect(runs, average=average or _average_of(folders))
     _name_predictions(results.finished)
     log.info("%d runs found, %d counted", len(runs), len(results.finished))
     drawn = draw_all(results) if results.groups else []
@@ -57,19 +57,17 @@ def write_report(
     return report
 
 
-def _of_sweeps(folders: Iterable[str | os.PathLike[str]], key: str, known: Sequence[str]) -> str | None:
-    """Return the value of a key in the sweeps' records, if it is the same in all folders and one of ``known``."""
-    said = {_said(Path(folder) / SWEEP_RECORD, key) for folder in folders}
-    value = said.pop() if len(said) == 1 else None
-    return value if value in known else None
+def _average_of(folders: Iterable[str | os.PathLike[str]]) -> str:
+    """Return what the sweeps' records say that tables show of the seeds: the median if all say so, else the mean."""
+    return MEDIAN if {_said_average(Path(folder) / SWEEP_RECORD) for folder in folders} == {MEDIAN} else MEAN
 
 
-def _said(record: Path, key: str) -> str | None:
+def _said_average(record: Path) -> str | None:
     try:
         values = read_json(record)
     except DataError:  # no sweep's folder, or a damaged record
         return None
-    return str(values.get(key)) if isinstance(values, dict) else None
+    return str(values.get("average")) if isinstance(values, dict) else None
 
 
 def _name_damaged(runs: Sequence[Run]) -> None:

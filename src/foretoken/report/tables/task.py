@@ -164,5 +164,6 @@ def _tested(metric: str, difference: float | None, test: TTest | Bootstrap | Non
     if test is None:
         return [signed(metric, difference), *words(ABSENT, ABSENT), p_value(test), p_value(holm)]
     interval = f"{signed(metric, test.lower).text} to {signed(metric, test.upper).text}"
-    seen = smallest_seen(test.lower, test.upper, getattr(test, "degrees_of_freedom", math.inf))
+    freedom = test.degrees_of_freedom if isinstance(test, TTest) else math.inf
+    seen = smallest_seen(test.lower, test.upper, freedom)
     return [signed(metric, difference), Cell(interval), Cell(printed(metric, seen), seen), p_value(test), p_value(holm)]
