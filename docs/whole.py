@@ -20,7 +20,7 @@ STYLE = """
     .zero { stroke: #9db0c3 } .apart { fill: #ff8c42; stroke: #ff8c42 } .open { fill: #9db0c3; stroke: #9db0c3 } }
 """
 LEFT, RIGHT, TOP, ROW, WIDTH = 320, 60, 20, 26, 730
-LOWEST, HIGHEST, STEP = -4, 16, 2
+LOWEST, HIGHEST, STEP, SIGNIFICANT = -4, 16, 2, 0.05
 TITLES = {
     "hyperpartisan": "Hyperpartisan, F1",
     "20newsgroups": "20 Newsgroups, accuracy",
@@ -29,8 +29,11 @@ TITLES = {
 PROBES = ["MiniLM linear probe + words", "MPNet linear probe", "MPNet linear probe + words"]
 SHOWN = {
     "hyperpartisan": [*PROBES, "MPNet LoRA + words", "MPNet prefix-propagation + words"],
-    "20newsgroups": [*PROBES, "MPNet LoRA + words", "MPNet prefix-propagation + words"],
-    "reuters": ["MiniLM inducer-tuning", "MPNet linear probe + words", "MPNet LoRA + words"],
+    "20newsgroups": [*PROBES, *(f"MPNet LoRA{words}, 3 epochs of last-4" for words in ("", " + words"))],
+    "reuters": [
+        *("MiniLM inducer-tuning", "MPNet linear probe", "MPNet linear probe + words"),
+        *(f"MPNet {method} + words, 3 epochs of last-4" for method in ("prefix-propagation", "LoRA")),
+    ],
 }
 
 
@@ -40,9 +43,9 @@ def place(points: float) -> float:
 
 
 def row(number: int, found: dict[str, Any]) -> list[str]:
-    """Draw one difference and its interval; in colour where the interval leaves out 0."""
+    """Draw one difference and its interval; in colour where TF-IDF is separated after Holm's correction."""
     y, gain = TOP + number * ROW, found["above"]
-    kind = "apart" if gain["low"] > 0 else "open"
+    kind = "apart" if gain["low"] > 0 and gain["holm"] < SIGNIFICANT else "open"
     return [
         f'<text x="{LEFT - 14}" y="{y + 4}" text-anchor="end">{found["candidate"]}</text>',
         f'<line class="{kind}" x1="{place(gain["low"]):.1f}" x2="{place(gain["high"]):.1f}" y1="{y}" y2="{y}"/>',

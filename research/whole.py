@@ -30,16 +30,17 @@ MEASURES: dict[str, tuple[str, str, tuple[str, ...]]] = {  # problem, metric, an
 
 
 class Candidate(NamedTuple):
-    """What is compared: a model, what was trained of it, and whether it has the words beside it."""
+    """What is compared: a model, what was trained of it and how long, and whether it has the words beside it."""
 
     model: str
     method: str
     words: bool
+    longer: str = ""
 
     def __str__(self) -> str:
         model = {"minilm": "MiniLM", "mpnet": "MPNet"}.get(self.model, "")
         name = {PROBE: "linear probe", TFIDF: "TF-IDF", "lora": "LoRA"}.get(self.method, self.method)
-        return f"{model} {name}{' + words' if self.words else ''}".strip()
+        return f"{model} {name}{' + words' if self.words else ''}{self.longer and f', {self.longer}'}".strip()
 
 
 def collected(folder: Path) -> Iterator[Json]:
@@ -62,6 +63,7 @@ def collected(folder: Path) -> Iterator[Json]:
             "method": method["name"],
             "layers": method.get("layers"),
             "words": bool(recipe["words"]),
+            "longer": longer(method.get("layers"), recipe["training"]["epochs"]),
             "seed": record["seed"],
             "best_step": record["best"]["step"],
             "test": record["test"],
@@ -70,7 +72,12 @@ def collected(folder: Path) -> Iterator[Json]:
         beside = file.with_name("baselines.parquet")
         rows = parquet.read_table(beside).to_pylist() if beside.is_file() else []
         if rows := [row for row in rows if row["baseline"] == TFIDF]:
-            yield of_run | {"model": "", "method": TFIDF, "words": False, "seed": 0, **answers(rows)}
+            yield of_run | {"model": "", "method": TFIDF, "words": False, "longer": "", "seed": 0, **answers(rows)}
+
+
+def longer(layers: str | None, epochs: float) -> str:
+    """Return how a run was trained if not for the one epoch of most runs."""
+    return f"{epochs:g} epochs of {layers}" if layers and epochs > 1 else ""
 
 
 def answers(rows: list[dict[str, Any]]) -> Json:
@@ -83,7 +90,7 @@ def answers(rows: list[dict[str, Any]]) -> Json:
 
 
 def key(run: Json) -> tuple[Any, ...]:
-    return tuple(run[name] for name in ("task", "model", "method", "words", "seed", "fold"))
+    return tuple(run[name] for name in ("task", "model", "method", "words", "longer", "seed", "fold"))
 
 
 def place(run: Json) -> str:
@@ -111,7 +118,7 @@ def pooled(record: Json, task: str) -> tuple[list[Any], dict[Candidate, list[lis
     found: dict[Candidate, dict[int, dict[str, list[Any]]]] = {}
     for run in record["runs"]:
         if run["task"] == task:
-            seeds = found.setdefault(Candidate(run["model"], run["method"], run["words"]), {})
+            seeds = found.setdefault(Candidate(run["model"], run["method"], run["words"], run["longer"]), {})
             seeds.setdefault(run["seed"], {})[place(run)] = run["predictions"]
     answered: dict[Candidate, list[list[Any]]] = {}
     for name, seeds in sorted(found.items()):
@@ -153,7 +160,7 @@ def rows_of(record: Json, task: str) -> list[Json]:
     best = max(scores, key=lambda name: scores[name])
     rows = [
         {"candidate": str(name), "seeds": len(seeds), "documents": len(labels), "score": scores[name]}
-        | {"above": beside(name, tfidf), "trained": beside(name, name._replace(method=PROBE))}
+        | {"above": beside(name, tfidf), "trained": beside(name, Candidate(name.model, PROBE, name.words))}
         | {"behind": beside(name, best)}
         for name, seeds in answered.items()
     ]
