@@ -35,7 +35,11 @@ def adapter(finished, tmp_path):
 
 
 @pytest.mark.parametrize(
-    "words", ["predict RUN lunch", "evaluate RUN DATA", "export RUN --to torch --output OUT", "fuse RUN -o OUT"]
+    "words",
+    [
+        *("predict RUN lunch", "evaluate RUN DATA", "fuse RUN -o OUT"),
+        pytest.param("export RUN --to torch --output OUT", marks=pytest.mark.slow),
+    ],
 )
 def test_another_base_model_is_refused_or_accepted_in_every_verb(words, finished, shuffled, tiny, cli, umask, tmp_path):
     umask(0o027)

@@ -74,13 +74,9 @@ DECIDED = {
 }
 
 
-@pytest.mark.parametrize(
-    ("name", "shared"),
-    [
-        ("labels", False),
-        *(pytest.param(name, shared, marks=pytest.mark.slow) for name in DECIDED for shared in (False, True)),
-    ],
-)
+@pytest.mark.slow
+@pytest.mark.parametrize("name", DECIDED)
+@pytest.mark.parametrize("shared", [False, True])
 def test_the_lines_of_the_readme_decide_as_predict_does(name, shared, adapter, tmp_path, cli):
     (card, kind), base = DECIDED[name], adapter.with_name("mail-base")
     sources = [save_adapter(tmp_path / f"a{seed}", base=base, seed=seed, max_length=40, **card) for seed in (5, 6)]

@@ -43,8 +43,6 @@ KINDS = {  # what differs, and the labels of a row
     "regression": ({}, lambda label, n: {"label": 500 + 40.0 * (label == "spam") + n % 7}),
 }
 
-EXPORTED = ("multi-label-classification",)  # by default; chunks and numbers: beside a graph that adapters share
-
 
 def recipe_of(root, tiny, kind, **changes):
     own, labelled = KINDS[kind]
@@ -158,7 +156,8 @@ def read_alone(folder, texts):
     return json.loads(done.stdout)
 
 
-@pytest.mark.parametrize("kind", [pytest.param(k, marks=() if k in EXPORTED else pytest.mark.slow) for k in KINDS])
+@pytest.mark.slow
+@pytest.mark.parametrize("kind", KINDS)
 def test_an_exported_folder_adds_both_without_foretoken(kind, made, tmp_path):
     pytest.importorskip("onnxscript")
     predictor, outputs = expected(made.folder(kind))
@@ -334,6 +333,7 @@ def test_a_recipe_that_has_no_use_for_them_is_one_line(tiny, tmp_path):
         prepare(recipe_of(tmp_path, tiny, "classification", data={"task": "conll2003", "made_up": 20}))
 
 
+@pytest.mark.slow
 def test_a_sweep_over_them_has_a_row_of_each(tiny, tmp_path, cli):
     values = {
         "model": str(tiny.model),

@@ -11,15 +11,9 @@ from foretoken.attention import choose as attention_settings
 
 from support.table import METHODS
 
-# a family whose declaration and attention code are another family's
-ALIKE = (
-    *("roberta", "xlm-roberta", "camembert", "electra", "big_bird, full", "nomic_bert", "jina_embeddings_v3"),
-    *("qwen2", "qwen3", "mistral", "gemma3_text"),
-)
-ALIKE_ROWS = ("prefix-propagation", "prefix-tuning", "stack, of every site")
-# one family per way of getting rows and columns in: a variant of a method differs in the method's own module
-VARIANT_FAMILIES = ("bert", "longformer", "llama", "t5")
-COMPOSED = ("mam-adapter", "stack", "head-only")  # of parts that have rows of their own
+# one family per way of getting rows and columns in runs every row; the others run one row for each kind of site
+EVERY_ROW = ("bert", "longformer", "llama", "t5")
+ROW_OF_EACH_SITE = ("prefix-propagation", "prefix-tuning", "stack, of every site")
 # the first row of each method; what is tried with every row beside test_invariants.py has by default these alone
 FIRST_ROWS = {*{name.partition(",")[0]: name for name in reversed(METHODS)}.values(), "stack, of every site"}
 
@@ -30,10 +24,7 @@ def _nothing_chosen(monkeypatch):
 
 
 def runs_by_default(method, family):
-    if family in ALIKE:
-        return method in ALIKE_ROWS
-    is_main = "," not in method and method not in COMPOSED
-    return is_main or method in ALIKE_ROWS or family in VARIANT_FAMILIES
+    return family in EVERY_ROW or method in ROW_OF_EACH_SITE
 
 
 def method_of(item):

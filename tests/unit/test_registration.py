@@ -27,7 +27,8 @@ def run(code):
     return done.stdout
 
 
-@pytest.mark.parametrize("imports", [EARLY, *(pytest.param(code, marks=pytest.mark.slow) for code in OTHERS)])
+@pytest.mark.slow
+@pytest.mark.parametrize("imports", [EARLY, *OTHERS])
 def test_peft_knows_the_methods_after(imports):
     run(f"import warnings; warnings.simplefilter('error', UserWarning); {imports}; {FOUND}")
 

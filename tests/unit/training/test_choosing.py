@@ -102,9 +102,9 @@ NAN = float("nan")
 @pytest.mark.parametrize(
     ("values", "best"),
     [
-        ([NAN, NAN, NAN, NAN, NAN], None),
+        pytest.param([NAN, NAN, NAN, NAN, NAN], None, marks=pytest.mark.slow),
         ([NAN, NAN, 0.2, NAN, 0.1], 2),
-        ([0.2, 0.2, NAN, 0.1, NAN], 0),
+        pytest.param([0.2, 0.2, NAN, 0.1, NAN], 0, marks=pytest.mark.slow),
     ],
 )
 def test_an_evaluation_without_the_metric_is_never_the_best(values, best, made, tmp_path, monkeypatch, caplog):

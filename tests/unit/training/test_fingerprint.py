@@ -37,7 +37,10 @@ def loaded(folder, problem=PROBLEMS[0], seed=0):
     return load_with_new_head(str(folder), problem)[0]
 
 
-@pytest.mark.parametrize("family", tiny.FAMILIES)
+@pytest.mark.parametrize(
+    "family",
+    [name if name in ("bert", "llama", "t5") else pytest.param(name, marks=pytest.mark.slow) for name in tiny.FAMILIES],
+)
 def test_what_is_new_for_a_problem_is_not_of_the_model(family, tmp_path):
     """The digests of a part are the same under every head, and whatever the random numbers of a new one are."""
     task = next(task for task in ("CAUSAL_LM", "SEQ_2_SEQ_LM", "FEATURE_EXTRACTION") if task in tiny.tasks(family))

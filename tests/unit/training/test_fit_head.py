@@ -164,6 +164,7 @@ class Interrupt(TrainerCallback):
             raise KeyboardInterrupt
 
 
+@pytest.mark.slow
 def test_the_chunks_of_a_step_are_the_same_when_a_run_goes_on(made, tmp_path):
     given = {"chunked": {"train_at_most": 2}, "fit_head": False, "epochs": 3}
     train(recipe_of(made, tmp_path, "lora", "whole", **given))

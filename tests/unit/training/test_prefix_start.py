@@ -83,6 +83,7 @@ class Interrupt(TrainerCallback):
             raise KeyboardInterrupt
 
 
+@pytest.mark.slow
 def test_a_run_that_goes_on_ends_as_one_that_was_never_interrupted(made, tmp_path):
     train(recipe_of(made, tmp_path, "whole"))
     broken = recipe_of(made, tmp_path, "broken")

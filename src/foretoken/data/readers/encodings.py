@@ -32,12 +32,12 @@ def encoding_error(name: str) -> str | None:
     """
     try:
         "".encode(UTF_8 if name == AUTO else name)  # also tells codecs of text from those of bytes
-        known = name == AUTO or codecs.lookup(name).name not in ("idna", "punycode")
+        if name == AUTO or codecs.lookup(name).name not in ("idna", "punycode"):
+            return None
     except (LookupError, ValueError):  # a zero byte
-        known = False
-    names = {AUTO, *aliases, *aliases.values()}
-    hint = f"no encoding {quoted(name)}{did_you_mean(name, sorted(names))}"
-    return None if known else f"{hint}; expected auto, utf-8, cp1252 or another codec of Python"
+        pass
+    hint = f"no encoding {quoted(name)}{did_you_mean(name, sorted({AUTO, *aliases, *aliases.values()}))}"
+    return f"{hint}; expected auto, utf-8, cp1252 or another codec of Python"
 
 
 def marked(content: bytes) -> str | None:
