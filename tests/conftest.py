@@ -41,7 +41,7 @@ def _keep_what_is_left():
 def _cache_of_the_session(tmp_path_factory):
     """Keep the tests away from the user's cache; the tests of a session share one, which makes them faster.
 
-    Files need not outlast a loss of power, except in the processes of `tests/faults`, which count what reaches the disk.
+    Files need not outlast a loss of power, but in the processes of `tests/faults`, which count what reaches the disk.
     """
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(os, "fsync", lambda file: None)

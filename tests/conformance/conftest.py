@@ -23,10 +23,6 @@ def _nothing_chosen(monkeypatch):
     monkeypatch.setattr(attention_settings, "_chosen", {"engine": None, "packing": None})
 
 
-def runs_by_default(method, family):
-    return family in EVERY_ROW or method in ROW_OF_EACH_SITE
-
-
 def method_of(item):
     """Return the row of the table that a test is about, or None."""
     method = item.callspec.params.get("method") if hasattr(item, "callspec") else None
@@ -40,7 +36,7 @@ def pytest_collection_modifyitems(items):
     for item in items:
         parameters = getattr(item, "callspec", None) and item.callspec.params
         is_cell = parameters and all(isinstance(parameters.get(name), str) for name in ("method", "family"))
-        left_out = is_cell and not runs_by_default(parameters["method"], parameters["family"])
+        left_out = is_cell and parameters["family"] not in EVERY_ROW and parameters["method"] not in ROW_OF_EACH_SITE
         of_every_row = (
             len(rows[item.nodeid.partition("[")[0]]) > len(FIRST_ROWS) and item.path.parent.name == "conformance"
         )

@@ -15,12 +15,11 @@ from foretoken.attention.packed import parts
 from foretoken.backbones.packing import HEAD_INPUTS, PACKS
 
 from support import tiny
-from support.packed import check_same
+from support.packed import ALIKE, check_same
 from support.table import CHANGING, EMPTY, adapted
 
 FAMILIES = tiny.DECODERS
 WHOLE = ("gpt2", "llama", "mistral")  # with every method
-ALIKE = ("prefix-propagation", "prefix-tuning", "inducer-tuning, MAM", "stack, of every site")
 QUICK = ("gpt2", "mistral")
 CELLS = [
     pytest.param(f, m, marks=() if (m in ALIKE and f in QUICK) or f == "llama" else pytest.mark.slow)

@@ -14,10 +14,9 @@ from foretoken.attention.choose import use_packing
 from foretoken.attention.packed import parts as packed_parts
 
 from support import tiny
-from support.packed import BERT_LIKE, FIRST_LAYER_PACKS, PACKED, ROUNDED, N, batch, check_same, holes, whole
+from support.packed import ALIKE, BERT_LIKE, FIRST_LAYER_PACKS, PACKED, ROUNDED, N, batch, check_same, holes, whole
 from support.table import EMPTY, METHODS, adapted
 
-ALIKE = ("prefix-propagation", "prefix-tuning", "inducer-tuning, MAM", "stack, of every site")
 TASKS = ("SEQ_CLS", "TOKEN_CLS", "MASKED_LM", "SEQ_2_SEQ_LM")
 LAYERS = {
     "bert": "bert.encoder.layer",

@@ -12,6 +12,7 @@ from support import tiny
 BERT_LIKE = ("bert", "roberta", "xlm-roberta", "camembert", "electra", "distilbert")
 # packed by the first layer and unpacked by the last, which computes all tokens whatever the head reads
 FIRST_LAYER_PACKS = (*tiny.ROTARY, "mpnet", "deberta-v2", "big_bird", "big_bird, full", "led")
+ALIKE = ("prefix-propagation", "prefix-tuning", "inducer-tuning, MAM", "stack, of every site")  # enough for a family
 PACKED = (*BERT_LIKE, *FIRST_LAYER_PACKS)
 FEED_FORWARD = re.compile(r"(layers?|h)\.\d+\.(intermediate\.dense|ffn\.lin1|mlp\.(Wi|c_fc|gate_proj|fc1)|fc1)$")
 ROUNDED = {"deberta-v2": 1e-6}  # transformers' own attention scales by a square root in float32

@@ -140,7 +140,10 @@ def test_dropout_acts_from_the_first_trained_layer_on():
     assert all(module.training for module in model.modules())
 
 
-@pytest.mark.parametrize(("method", "kept"), [("prefix-propagation", "float32"), pytest.param("bitfit", "auto", marks=pytest.mark.slow)])
+@pytest.mark.parametrize(
+    ("method", "kept"),
+    [("prefix-propagation", "float32"), pytest.param("bitfit", "auto", marks=pytest.mark.slow)],
+)
 def test_a_run_is_that_without_the_cache(made, tmp_path, method, kept, folder):
     plain = train(recipe_of(made, tmp_path, "plain", method, cache_states="off"))
     assert entries(folder) == []
