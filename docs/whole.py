@@ -8,6 +8,7 @@ from typing import Any
 
 sys.path.insert(1, str(Path(__file__).parents[1]))
 from research.archive import read_records
+from research.whole import SIGNIFICANT
 from svg import svg
 
 FILE = Path(__file__).with_name("whole.svg")
@@ -20,7 +21,7 @@ STYLE = """
     .zero { stroke: #9db0c3 } .apart { fill: #ff8c42; stroke: #ff8c42 } .open { fill: #9db0c3; stroke: #9db0c3 } }
 """
 LEFT, RIGHT, TOP, ROW, WIDTH = 320, 60, 20, 26, 730
-LOWEST, HIGHEST, STEP, SIGNIFICANT = -4, 16, 2, 0.05
+LOWEST, HIGHEST, STEP = -4, 16, 2
 TITLES = {
     "hyperpartisan": "Hyperpartisan, F1",
     "20newsgroups": "20 Newsgroups, accuracy",

@@ -63,7 +63,7 @@ def collected(folder: Path) -> Iterator[Json]:
             "method": method["name"],
             "layers": method.get("layers"),
             "words": bool(recipe["words"]),
-            "longer": longer(method.get("layers"), recipe["training"]["epochs"]),
+            "epochs": recipe["training"]["epochs"],
             "seed": record["seed"],
             "best_step": record["best"]["step"],
             "test": record["test"],
@@ -72,12 +72,12 @@ def collected(folder: Path) -> Iterator[Json]:
         beside = file.with_name("baselines.parquet")
         rows = parquet.read_table(beside).to_pylist() if beside.is_file() else []
         if rows := [row for row in rows if row["baseline"] == TFIDF]:
-            yield of_run | {"model": "", "method": TFIDF, "words": False, "longer": "", "seed": 0, **answers(rows)}
+            yield of_run | {"model": "", "method": TFIDF, "words": False, "seed": 0, **answers(rows)}
 
 
-def longer(layers: str | None, epochs: float) -> str:
+def longer(run: Json) -> str:
     """Return how a run was trained if not for the one epoch of most runs."""
-    return f"{epochs:g} epochs of {layers}" if layers and epochs > 1 else ""
+    return f"{run['epochs']:g} epochs of {run['layers']}" if run.get("layers") and run["epochs"] > 1 else ""
 
 
 def answers(rows: list[dict[str, Any]]) -> Json:
@@ -90,7 +90,7 @@ def answers(rows: list[dict[str, Any]]) -> Json:
 
 
 def key(run: Json) -> tuple[Any, ...]:
-    return tuple(run[name] for name in ("task", "model", "method", "words", "longer", "seed", "fold"))
+    return *(run[name] for name in ("task", "model", "method", "words", "seed", "fold")), longer(run)
 
 
 def place(run: Json) -> str:
@@ -118,7 +118,7 @@ def pooled(record: Json, task: str) -> tuple[list[Any], dict[Candidate, list[lis
     found: dict[Candidate, dict[int, dict[str, list[Any]]]] = {}
     for run in record["runs"]:
         if run["task"] == task:
-            seeds = found.setdefault(Candidate(run["model"], run["method"], run["words"], run["longer"]), {})
+            seeds = found.setdefault(Candidate(run["model"], run["method"], run["words"], longer(run)), {})
             seeds.setdefault(run["seed"], {})[place(run)] = run["predictions"]
     answered: dict[Candidate, list[list[Any]]] = {}
     for name, seeds in sorted(found.items()):

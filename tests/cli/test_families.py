@@ -173,7 +173,8 @@ def test_t5_reads_as_much_as_the_recipe_says(bring):
     assert sum(split["truncated"] for split in run.record["documents"].values()) == 0
 
 
-@pytest.mark.parametrize("family", marked(CLASSIFIERS, quick=()))
+@pytest.mark.slow
+@pytest.mark.parametrize("family", CLASSIFIERS)
 def test_bfloat16_with_gradient_checkpointing(family, bring, cli):
     if family in NO_CHECKPOINTING:
         pytest.skip("transformers has no checkpointing for it")

@@ -27,8 +27,7 @@ def run(code):
     return done.stdout
 
 
-@pytest.mark.slow
-@pytest.mark.parametrize("imports", [EARLY, *OTHERS])
+@pytest.mark.parametrize("imports", [EARLY, *(pytest.param(code, marks=pytest.mark.slow) for code in OTHERS)])
 def test_peft_knows_the_methods_after(imports):
     run(f"import warnings; warnings.simplefilter('error', UserWarning); {imports}; {FOUND}")
 
