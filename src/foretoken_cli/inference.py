@@ -5,7 +5,7 @@ from __future__ import annotations
 import logging
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Literal, TypeAlias
+from typing import TYPE_CHECKING, Any, Literal
 
 from foretoken.errors import ConfigError, SaveError
 from foretoken.limits import MOST_DOCUMENTS, MOST_TOKENS
@@ -16,11 +16,6 @@ if TYPE_CHECKING:
     from foretoken.inference.any_predictor import AnyPredictor
 
 log = logging.getLogger(__name__)
-Precision: TypeAlias = Literal["fp32", "bf16", "int8", "auto"]
-PRECISION = (
-    "number format; `auto`: fp32 or bf16, what is faster here, measured for a second; `int8`: frozen weights in 8 "
-    "bits, on processors with units for them"
-)
 _FORMATS = (".csv", ".tsv", ".xlsx", ".json", ".jsonl", ".ndjson", ".parquet")
 _OF_ONE_ROLE = (("text", "text_column", "word_column"), ("label_column", "tag_column"))
 _PRECISIONS = {"fp32": "float32", "bf16": "bfloat16", "int8": "float32, the frozen maps in int8"}
@@ -49,7 +44,11 @@ class InferenceOptions(BaseModelOptions):
         at_most=MOST_TOKENS,
         one_of="batches",
     )
-    precision: Precision = option(PRECISION, "fp32")
+    precision: Literal["fp32", "bf16", "int8", "auto"] = option(
+        "number format; `auto`: fp32 or bf16, what is faster here, measured for a second; `int8`: frozen weights in 8 "
+        "bits, on processors with units for them",
+        "fp32",
+    )
     attention_engine: str | None = option("implementation of attention (default: the fastest for the device)", None)
     packing: bool | None = option("run documents without their padding (default: where it is faster)", None)
     overwrite: bool = option("replace the file of results where it exists", False)

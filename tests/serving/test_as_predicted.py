@@ -65,6 +65,11 @@ def test_logits_in_the_place_of_probabilities_by_all_their_names(server):
     [
         ("/classify", {"model": "spam", "input": "x", "add_special_tokens": False}, "add_special_tokens: True is all"),
         ("/classify", {"model": "spam", "input": "x", "truncation_side": "left"}, "truncation_side: right is all"),
+        (
+            "/classify",
+            {"model": "spam", "input": "x", "truncate_prompt_tokens": 9},
+            "truncate_prompt_tokens: -1 is all",
+        ),
         ("/v1/embeddings", {"model": "spam", "input": "x", "normalize": False}, "normalize: True is all"),
         ("/models/spam", {"inputs": "x", "parameters": {"function_to_apply": "sigmoid"}}, "or give none"),
         ("/models/stars", {"inputs": "x", "parameters": {"function_to_apply": "softmax"}}, "or give none"),

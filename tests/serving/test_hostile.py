@@ -31,7 +31,7 @@ KEYS = {"api_key": "open", "admin_key": "sesame"}
 @pytest.fixture(scope="module")
 def hostile(adapters):
     """A server that is quick to lose patience, with a bank that can be held, and the client of an honest user."""
-    settings = ServerSettings(sources={}, client_seconds=3, body_bytes=10**6, adapter_bytes=10**6, **KEYS)
+    settings = ServerSettings(client_seconds=3, max_body=1, max_adapter=1, **KEYS)
     store = make_store(*adapters, bank=HeldBank)
     headers = {"authorization": "Bearer open"}
     limits = Limits(rows_waiting=50)
@@ -122,7 +122,7 @@ def test_a_hundred_megabytes_are_refused_unread(hostile):
 
 def test_bodies_that_are_in_memory_together_are_bounded_and_the_silent_ones_give_way():
     """By the bytes that have come: also where all come from one proxy, and where some peers take all the room."""
-    waiting = {"type": "http.request", "body": b"a" * 100, "more_body": True}
+    waiting = {"type": "http.request", "body": b"a" * 10**6, "more_body": True}
     whole = waiting | {"more_body": False}
 
     async def app(scope, receive, send):
@@ -130,7 +130,7 @@ def test_bodies_that_are_in_memory_together_are_bounded_and_the_silent_ones_give
         await send({"type": "http.response.start", "status": 200, "headers": []})
 
     async def crowd(peers):
-        guard = Guard(app, settings=ServerSettings(sources={}, body_bytes=100), metrics=Metrics())
+        guard = Guard(app, settings=ServerSettings(max_body=1), metrics=Metrics())
 
         def ask(peer, *messages):
             sent, coming = [], [*messages]
@@ -141,7 +141,7 @@ def test_bodies_that_are_in_memory_together_are_bounded_and_the_silent_ones_give
             async def send(message):
                 sent.append(message.get("status"))
 
-            headers = [(b"host", b"localhost"), (b"content-length", b"100")]
+            headers = [(b"host", b"localhost"), (b"content-length", b"1000000")]
             scope = {"type": "http", "method": "POST", "path": "/classify", "headers": headers, "client": (peer, 1)}
             return asyncio.create_task(guard(scope, receive, send)), sent
 
@@ -159,7 +159,7 @@ def test_bodies_that_are_in_memory_together_are_bounded_and_the_silent_ones_give
 
     for peers in (1, 2):
         held, statuses, refused, left = asyncio.run(crowd(peers))
-        assert held == peers * 100 * BODIES // 2
+        assert held == peers * 10**6 * BODIES // 2
         assert statuses == [200, 200, 200]
         assert refused[:1] == [0]
         assert len(refused) <= 3
@@ -184,7 +184,7 @@ def test_bodies_that_are_in_memory_together_are_bounded_and_the_silent_ones_give
 )
 def test_unusable_bodies_are_answered(hostile, body):
     answer = hostile.post("/classify", content=body, headers={"content-type": "application/json"})
-    assert answer.status_code in (404, 422), answer.text[:300]
+    assert answer.status_code in (404, 413, 422), answer.text[:300]
     assert answer.json()["error"]["code"] == answer.status_code
     is_fine(hostile)
 
@@ -406,7 +406,7 @@ CONNECTIONS = 40
 @pytest.fixture(scope="module")
 def open_server(adapters):
     """A server without a key, for few connections and slow clients, and an honest client of it."""
-    settings = ServerSettings(sources={}, client_seconds=20, body_bytes=10**6, connections=CONNECTIONS)
+    settings = ServerSettings(client_seconds=20, max_body=1, connections=CONNECTIONS)
     store = make_store(adapters[0], {"spam": adapters[1]["spam"]})
     with serving(store, settings=settings) as (address, service), httpx.Client(base_url=address, timeout=60) as client:
         client.service = service
@@ -465,13 +465,9 @@ def test_a_fault_of_the_server_is_json_too(open_server, monkeypatch):
 @pytest.mark.parametrize(
     ("fields", "message"),
     [
-        *(({"input": value}, "input") for value in (None, True, 1, [], [[]], "", [""], ["a", 1], [1, "a"], [[1], "a"])),
-        *(({"input": [3, value]}, "input.1: ") for value in (-1, True, 1.0, 2**31, 10**400, None)),
-        ({"input": [3, 10_000]}, "token numbers: got 10000, expected some, each from 0 to "),
-        ({"input": [[3], [2**31 - 1]]}, "document 1: token numbers: got 2147483647"),
+        *(({"input": value}, "input") for value in (None, True, 1, [], [[]], "", [""], [1, 2], [[1], "a"])),
+        *(({"input": ["a", value]}, "input.1: ") for value in (1, True, 10**400, None)),
         ({"input": ["word1", "word2", "word1", "\u200b"]}, "document 3: the document is empty"),
-        ({"input": [3, 4], "text_pair": "a", "model": "relevance"}, "text_pair: token numbers"),
-        *(({"truncate_prompt_tokens": value}, "truncate_prompt_tokens: ") for value in (0, 2, -2, True, 1.5, "9")),
         *(({"coverage": value}, "coverage") for value in (-0.1, 1.1, True, "0.5")),
         ({"model": 1}, "model: "),
     ],
@@ -481,13 +477,6 @@ def test_mistakes_of_a_client_name_the_field(server, fields, message):
     answer = server.post("/classify", content=body, headers={"content-type": "application/json"})
     assert message in refused(answer, 422)
     assert {"constrained", "function-after"}.isdisjoint(refused(answer, 422).split("["))
-
-
-def test_numbers_of_tokens_that_are_large_are_those_of_training(server):
-    for most in (-1, 3, 10**400):
-        body = f'{{"model": "spam", "input": "word1 word2", "truncate_prompt_tokens": {most}}}'
-        answer = server.post("/classify", content=body, headers={"content-type": "application/json; charset=utf-8"})
-        assert answer.status_code == 200, answer.text
 
 
 @pytest.mark.parametrize(
@@ -517,7 +506,7 @@ def test_pages_of_strangers_cannot_send_what_browsers_send_unasked(open_server, 
     ],
 )
 def test_a_server_without_a_key_has_names_of_its_own(host, settings, is_right):
-    assert Hosts(ServerSettings(sources={}, **settings)).allows(host) == is_right
+    assert Hosts(ServerSettings(**settings)).allows(host) == is_right
 
 
 def test_other_names_are_refused_with_the_option_that_adds_them(open_server):

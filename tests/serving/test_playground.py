@@ -140,7 +140,7 @@ def test_the_page_asks(questions, browser, view, scheme):
 
 
 def test_the_page_marks_what_an_answer_rests_on(adapters, browser):
-    settings = ServerSettings(sources={}, port=0, explain=64)
+    settings = ServerSettings(port=0, explain=64)
     with (
         serving(make_store(*adapters), settings=settings) as (address, _),
         opened(browser, address, "phone", "dark") as page,
@@ -170,7 +170,7 @@ def test_the_page_says_that_words_are_beside_and_which(adapters, browser, tmp_pa
     weights = np.ones(2), np.array([[-9.0, 0.0], [9.0, 0.0]]), np.zeros(2)
     Tfidf(TfidfOptions(), ("lunch", "prize"), *weights).save(folder / "words")
     store = make_store(adapters[0], {"spam": folder, "topic": adapters[1]["topic"]})
-    settings = ServerSettings(sources={}, port=0, explain=64)
+    settings = ServerSettings(port=0, explain=64)
     with serving(store, settings=settings) as (address, _), opened(browser, address, "desktop", "light") as page:
         about = page.locator("#about").inner_text()
         assert about.endswith("reads 64 tokens at a time, TF-IDF of the words beside it")

@@ -157,7 +157,7 @@ def test_a_worker_that_cannot_predict_writes_nothing(adapters, tmp_path, reason,
 
 
 def test_a_server_with_replicas_refuses_uploads_in_one_line(adapters):
-    settings = ServerSettings(sources={}, admin_key="sesame", uploads=False)
+    settings = ServerSettings(admin_key="sesame", ray=True)
     with serving(make_store(adapters[0], {}), settings=settings) as (address, _):
         for method in ("POST", "DELETE"):
             answer = httpx.request(method, f"{address}/v1/adapters/new", headers={"authorization": "Bearer sesame"})

@@ -147,7 +147,7 @@ def started(*words):
 @contextmanager
 def serving(store, *, limits=None, settings=None, engine=True):
     """Run the HTTP server in a thread; yield its address and its service."""
-    settings = settings or ServerSettings(sources={}, port=0)
+    settings = settings or ServerSettings(port=0)
     service = Service(settings, Metrics())
     if engine:
         service.engine = ServingEngine(store, limits=limits or settings.limits, observer=service.metrics).start()

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from dataclasses import dataclass
 from types import SimpleNamespace
 from typing import Any, Literal, TypeAlias
@@ -70,7 +69,7 @@ class Find:
         problem = adapter.problem
         assert isinstance(problem, QuestionAnswering)
         question, context = document.text, document.pair
-        if not isinstance(question, str) or context is None:
+        if context is None:
             raise WrongTaskError(f"{adapter.name!r} reads a question and a context, as texts")
         _refuse_empty(question=question, context=context)
         table = PlainTable({"id": ["1"], "question": [question], "context": [context]})
@@ -100,7 +99,7 @@ class Choose:
         """Return the pairs of the question and each choice."""
         check_task(adapter, MULTIPLE_CHOICE)
         problem = adapter.problem
-        if not isinstance(document, Choices) or not isinstance(document.text, str):
+        if not isinstance(document, Choices):
             raise WrongTaskError(f"{adapter.name!r} reads a question and its choices, as texts")
         if len(document.choices) < 2:
             raise DataError(f"choices: got {len(document.choices)}, expected two or more")
@@ -122,7 +121,7 @@ def _only_row(columns: dict[str, list[object]]) -> TableRow:
 
 
 def _refuse_empty(**texts: str) -> None:
-    empty: Sequence[str] = [name for name, text in texts.items() if not is_readable(text)]
+    empty = [name for name, text in texts.items() if not is_readable(text)]
     if empty:
         raise DataError(f"the {empty[0]} is empty; expected some text")
 
@@ -141,7 +140,8 @@ class TagWords:
     def prepare(self, adapter: Adapter, document: TextInput) -> PreparedDocument[Entities]:
         """Return the windows of a document; an entity's score is the mean of its words' probabilities."""
         check_task(adapter, TOKEN_CLASSIFICATION)
-        text, problem = _tagged_text(document), adapter.problem
+        _refuse_empty(document=document.text)
+        text, problem = document.text, adapter.problem
         table = PlainTable({"id": ["1"], "text": [text]})
         row = _only_row(problem.encode(table, adapter.settings)[0])
         batch, places = WordCollator(PaddingCollator(0))([row]), word_places(text)
@@ -172,12 +172,6 @@ class TagWords:
         return PreparedDocument(list(row["sequences"]), finish)
 
 
-def _tagged_text(document: TextInput) -> str:
-    if not isinstance(document.text, str) or not is_readable(document.text):
-        raise DataError("the document is empty or no text; expected some text")
-    return document.text
-
-
 @dataclass(frozen=True)
 class Tag:
     """Find entities as transformers' pipeline does; a long document is read in windows, not truncated.
@@ -196,7 +190,8 @@ class Tag:
     def prepare(self, adapter: Adapter, document: TextInput) -> PreparedDocument[Entities]:
         """Return the windows of a document."""
         check_task(adapter, TOKEN_CLASSIFICATION)
-        windows = _windows(adapter, _tagged_text(document), self.stride)
+        _refuse_empty(document=document.text)
+        windows = _windows(adapter, document.text, self.stride)
         rows = [{"input_ids": list(ids)} for ids in windows["input_ids"]]
         refuse_without_embedding([row["input_ids"] for row in rows], adapter.settings.rules)
 

@@ -8,7 +8,6 @@ from threading import Lock
 from typing import Any, TypeVar
 
 from foretoken.data.plain_table import PlainTable
-from foretoken.errors import ConfigError
 from foretoken.inference.attributions import ExplainOptions
 from foretoken.inference.explain import explain_answer
 from foretoken.inference.predictor import Predictor, load_for_inference
@@ -42,11 +41,8 @@ class Explainer:
 
         Raises:
             BusyError: another document is being explained, or this one takes longer than a request may wait.
-            ConfigError: the document is token ids.
             TooLongError: the document has too many tokens.
         """
-        if not isinstance(document.text, str):
-            raise ConfigError("explain: token numbers stand nowhere in a text; send texts")
         if answer.tokens > self.most_tokens:
             raise TooLongError(f"explain: the document has {answer.tokens:,} tokens; at most {self.most_tokens:,} are")
         if not self._is_busy.acquire(blocking=False):

@@ -7,29 +7,20 @@ from __future__ import annotations
 
 import time
 import uuid
-from array import array
 from collections.abc import Mapping
 from typing import Annotated, ClassVar, Literal, TypeVar
 
-from pydantic import AfterValidator, AliasChoices, BaseModel, ConfigDict, Field, model_validator
+from pydantic import AliasChoices, BaseModel, ConfigDict, Field, model_validator
 
 T = TypeVar("T")
 A = TypeVar("A", bound="Asked")
-
-
-def _packed(numbers: list[int]) -> array[int]:
-    """Return token ids in four bytes each, a tenth of a list's memory."""
-    return array("i", numbers)
 
 
 Text = Annotated[str, Field(min_length=1)]
 Share = Annotated[float, Field(ge=0, le=1)]
 OpenShare = Annotated[float, Field(gt=0, lt=1)]
 Many = Annotated[list[T], Field(min_length=1, fail_fast=True)]
-TokenIds = Annotated[Many[Annotated[int, Field(ge=0, lt=2**31)]], AfterValidator(_packed)]
-Input = Annotated[Text | Many[Text] | TokenIds | Many[TokenIds], Field(union_mode="left_to_right")]
-
-
+Texts = Annotated[Text | Many[Text], Field(union_mode="left_to_right")]
 _LENGTHS = ("doc_stride", "max_answer_len", "max_question_len", "max_seq_len", "max_length")  # fixed by training
 
 
@@ -76,13 +67,16 @@ class ClassifyRequest(Asked):
     model_config = ConfigDict(
         json_schema_extra={"examples": [{"model": "spam", "input": ["see you at lunch", "you won"]}]}
     )
-    alone: ClassVar[Mapping[str, object]] = {"add_special_tokens": True, "truncation_side": "right"}
+    alone: ClassVar[Mapping[str, object]] = {
+        "add_special_tokens": True,
+        "truncation_side": "right",
+        "truncate_prompt_tokens": -1,
+    }
     model: str | Many[str] | None = Field(
         None, description="the adapter; several are asked about the same texts; may be left out where there is one"
     )
-    input: Input = Field(description="texts, or token numbers of texts")
-    text_pair: Text | Many[Text] | None = Field(None, description="second texts, for adapters trained on pairs")
-    truncate_prompt_tokens: int | None = Field(None, ge=-1, description="read no more tokens; -1: as in training")
+    input: Texts
+    text_pair: Texts | None = Field(None, description="second texts, for adapters trained on pairs")
     use_activation: bool | None = Field(
         None,
         description="false: logits in the place of probabilities",
@@ -90,6 +84,7 @@ class ClassifyRequest(Asked):
     )
     add_special_tokens: bool | None = None
     truncation_side: str | None = None
+    truncate_prompt_tokens: int | None = None
     min_confidence: Share | None = Field(None, description="abstain where the answer is less sure than this")
     coverage: Share | None = Field(None, description="abstain below the confidence of this share of validation")
     max_error: OpenShare | None = Field(None, description="guarantee that no larger share of the answers is wrong")
@@ -241,7 +236,7 @@ class EmbeddingsRequest(Asked):
 
     model_config = ConfigDict(json_schema_extra={"examples": [{"model": "spam", "input": "see you at lunch"}]})
     model: str | None = Field(None, description="an adapter, or the pretrained model's own name")
-    input: Input
+    input: Texts
     alone: ClassVar[Mapping[str, object]] = {"normalize": True, "add_special_tokens": True}
     encoding_format: Literal["float", "base64"] = "float"
     normalize: bool | None = None

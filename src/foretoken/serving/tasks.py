@@ -5,8 +5,8 @@ A task turns a document into token rows, and the model's results for them into a
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field, replace
+from collections.abc import Callable
+from dataclasses import dataclass, field
 from typing import Any, Generic, Protocol, TypeAlias, TypeVar
 
 import numpy as np
@@ -30,9 +30,9 @@ Read: TypeAlias = tuple[list[TokenRow], int, bool]
 
 @dataclass(frozen=True)
 class TextInput:
-    """One text, or its token ids; ``pair`` is the second text for adapters trained on pairs."""
+    """One text; ``pair`` is the second text for adapters trained on pairs."""
 
-    text: str | Sequence[int]
+    text: str
     pair: str | None = None
 
     @property
@@ -42,7 +42,7 @@ class TextInput:
 
     @property
     def characters(self) -> int:
-        """The number of characters, or of token ids."""
+        """The number of characters."""
         return len(self.text) + len(self.pair or "")
 
 
@@ -127,11 +127,9 @@ class Classify:
     """Predict the probabilities of classes, or a number.
 
     Attributes:
-        max_tokens: truncate the document to fewer tokens than the adapter's length.
         known: tokens of documents, kept while several adapters that read them alike are asked; None: keep none.
     """
 
-    max_tokens: int | None = None
     known: dict[tuple[int, EncodeSettings], Read] | None = field(default=None, compare=False)
     kind: Kind = "logits"
 
@@ -143,7 +141,7 @@ class Classify:
             raise WrongTaskError(f"{adapter.name!r} was trained on {expected}")
         known, key = {} if self.known is None else self.known, (id(document), adapter.settings)
         if key not in known:
-            known[key] = read(adapter, document, self.max_tokens)
+            known[key] = read(adapter, document)
         rows, tokens, truncated = known[key]
         offset = _offset(adapter, document)
 
@@ -170,7 +168,7 @@ class Embed:
         """Return the document, truncated to the adapter's length."""
         if (pool := adapter.pool) is None:
             raise WrongTaskError("the model is an encoder-decoder, whose states are no vectors of texts")
-        rows, tokens, truncated = read(adapter, document, None)
+        rows, tokens, truncated = read(adapter, document)
 
         def finish(results: list[Tensor]) -> Embedding:
             states = torch.cat(results)[None]  # (1, N, D)
@@ -189,45 +187,20 @@ class Embedding:
     truncated: bool
 
 
-def read(adapter: Adapter, document: TextInput, at_most: int | None) -> Read:
+def read(adapter: Adapter, document: TextInput) -> Read:
     """Return the rows of a document, the number of their tokens, and whether it was truncated."""
-    settings = adapter.settings
-    limit = settings.max_length if at_most is None else min(at_most, settings.max_length)
-    least = settings.tokenizer.num_special_tokens_to_add(pair=document.pair is not None) + 1
-    if at_most is not None and at_most < least:
-        raise DataError(
-            f"truncate_prompt_tokens: got {at_most}, expected {least} or more, or -1 to read as in training"
-        )
-    if not isinstance(document.text, str):
-        ids = document.text
-        _check_tokens(document, settings.rules.vocab_size)
-        return [{"input_ids": list(ids[:limit])}], min(len(ids), limit), len(ids) > limit
     if not is_readable(document.text) or not is_readable(document.pair or document.text):
         raise DataError("the document is empty; expected some text")
-    if at_most is not None:
-        most = at_most if settings.max_tokens is None else min(at_most, settings.max_tokens)
-        settings = replace(settings, max_tokens=most)
     pairs = None if document.pair is None else [document.pair]
-    columns, truncation = encode_texts([document.text], pairs, settings)
+    columns, truncation = encode_texts([document.text], pairs, adapter.settings)
     tokens = columns["length"][0]
     return list(columns["sequences"][0]), tokens, bool(truncation.truncated)
-
-
-def _check_tokens(document: TextInput, size: int | None) -> None:
-    if document.pair is not None:
-        raise DataError("text_pair: token numbers are read as they are, without a second text; leave it out")
-    ids, most = document.text, 2**31 if size is None else size
-    if not ids or min(ids) < 0 or max(ids) >= most:  # type: ignore[type-var,operator]
-        wrong = next((number for number in ids if not 0 <= number < most), "none")  # type: ignore[operator]
-        raise DataError(f"token numbers: got {wrong}, expected some, each from 0 to {most - 1:,}")
 
 
 def _offset(adapter: Adapter, document: TextInput) -> np.ndarray | float:
     """Return what the adapter's TF-IDF model adds to a document's logits."""
     if not adapter.has_words:
         return 0.0
-    if not isinstance(document.text, str):
-        raise WrongTaskError(f"{adapter.name!r} reads words beside the model, which token numbers are not; send texts")
     words = adapter.tfidf()
     assert words is not None
     columns = {"text": [document.text]} | ({} if document.pair is None else {"text_pair": [document.pair]})

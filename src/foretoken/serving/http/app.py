@@ -61,7 +61,7 @@ def make_app(service: Service) -> ASGIApp:
     if settings.cors:
         app.add_middleware(
             CORSMiddleware,
-            allow_origins=list(settings.cors),
+            allow_origins=settings.cors,
             allow_methods=["GET", "POST"],
             allow_headers=["authorization", "content-type"],
             expose_headers=["x-request-id", "x-truncated", "retry-after"],

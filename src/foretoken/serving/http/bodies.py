@@ -22,9 +22,8 @@ UPLOADS = "/v1/adapters/"
 BODIES = 32  # memory for bodies, in bodies of the largest size; one peer may have half of it
 _DRAINED = 8  # bytes that are discarded after an early answer, in bodies of the largest size
 _DRAIN_SECONDS, _IDLE_SECONDS = 5.0, 1.0  # how long bytes are discarded, and how long none may arrive meanwhile
-_TEXTS = 8  # strings, or lists and objects, of a document
-_MORE = 1000  # strings, or lists and objects, of unknown fields
-_BYTES = 4  # of a body for each value in it, at least: a token id has as many
+_TEXTS = 8  # strings or values, lists, objects, of a document
+_MORE = 1000  # of them in unknown fields
 Asked = TypeVar("Asked", bound=BaseModel)
 
 
@@ -190,21 +189,16 @@ def parse(model: type[Asked], body: bytes | bytearray, settings: ServerSettings)
 
 
 def _check_size(body: bytes | bytearray, settings: ServerSettings) -> None:
-    """Refuse more strings, lists and objects than the documents of a request have, before pydantic builds all of them.
+    """Refuse more strings, values, lists and objects than the documents of a request have, before pydantic builds them.
 
     A string stands between two unescaped quotes; its content does not count.
     """
     plain = body.replace(b"\\\\", b"").replace(b'\\"', b"")
-    limits, values = settings.limits, settings.body_bytes // _BYTES
-    most = _TEXTS * limits.documents + limits.answers + _MORE  # ``answers`` bounds the names of adapters
+    most = _TEXTS * settings.max_documents + settings.limits.answers + _MORE  # ``answers`` bounds adapters' names
     has_few = plain.count(b'"') <= 2 * most
     outside = b"".join(plain.split(b'"')[::2]) if has_few else plain
-    is_nested = outside.count(b"[") + outside.count(b"{") > most
-    if is_nested or not has_few:
-        message = f"body: got more than {most:,} texts, names, lists or objects; split it"
-        raise RefusedError(422 if is_nested else 413, message)
-    if outside.count(b",") > values:
-        raise RefusedError(413, f"the body has more than {values:,} values; split it")
+    if not has_few or any(outside.count(sign) > most for sign in (b"[", b"{", b",")):
+        raise RefusedError(413, f"the body has more than {most:,} texts, values, lists or objects; split it")
 
 
 def _told(error: ValidationError) -> str:

@@ -26,12 +26,12 @@ class Hosts:
     Raises:
         ConfigError: one of ``allowed_hosts`` is not a host name.
 
-    >>> Hosts(ServerSettings(sources={})).allows("localhost:8000"), Hosts(ServerSettings(sources={})).allows("a.com")
+    >>> Hosts(ServerSettings()).allows("localhost:8000"), Hosts(ServerSettings()).allows("a.com")
     (True, False)
     """
 
     def __init__(self, settings: ServerSettings) -> None:
-        names = [_plain(name) for name in settings.allowed_hosts]
+        names = [_plain(name) for name in settings.allowed_hosts or ()]
         if wrong := [name for name in names if not _NAME.fullmatch(name)]:
             raise ConfigError(f"--allowed-hosts: got {quoted(wrong[0])}; expected a name like example.com, or *.a.com")
         bound = _plain(settings.host)

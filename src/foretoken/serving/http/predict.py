@@ -5,7 +5,6 @@ from __future__ import annotations
 import base64
 import json
 from collections.abc import Sequence
-from functools import partial
 from typing import Annotated, Any, TypeAlias
 
 import numpy as np
@@ -32,11 +31,11 @@ from foretoken.serving.schema import (
     EmbeddingsAnswer,
     EmbeddingsRequest,
     Explained,
-    Input,
     Measured,
     PipelineRequest,
     Question,
     Score,
+    Texts,
     Usage,
 )
 from foretoken.serving.tasks import Classify, Embed, Embedding, ServingTask, TextInput, TextPrediction
@@ -71,18 +70,13 @@ AskedVectors = Annotated[EmbeddingsRequest, _reads(EmbeddingsRequest)]
 @router.post("/v1/classify", response_model=ClassifyAnswer | ClassifyEachAnswer, include_in_schema=False)
 async def classify(asked: AskedClasses, http: Request, service: ServiceOf) -> ClassifyAnswer | ClassifyEachAnswer:
     """Predict a class, or a number, for each text (vLLM's request and answer); several adapters are asked at once."""
-    most = asked.truncate_prompt_tokens
-    task = Classify(max_tokens=None if most == -1 else most, known={})
     documents = _documents(asked.input, asked.text_pair)
     if isinstance(asked.model, list):
-        return await _classify_each(asked, asked.model, documents, task, http, service)
+        return await _classify_each(asked, asked.model, documents, http, service)
     adapter = service.adapter(asked.model)
-    rules_of = partial(_rules, adapter, asked, service.settings.limit)
-    is_fitted = (asked.coverage, asked.max_error, service.settings.limit) != (None, None, None)
-    rules = await run_in_threadpool(rules_of) if is_fitted else rules_of()
-    if asked.explain and task.max_tokens is not None:
-        raise ConfigError("explain: a text is explained as it is read in training; leave out truncate_prompt_tokens")
-    predictions = await service.ask(http, adapter, documents, task)
+    is_fitted = (asked.coverage, asked.max_error) != (None, None)
+    rules = await run_in_threadpool(_rules, adapter, asked) if is_fitted else _rules(adapter, asked)
+    predictions = await service.ask(http, adapter, documents, Classify())
     data: list[Any] = _answered(adapter, rules, predictions, asked)
     if asked.explain:
         data = [Explained(**vars(data[0]), **await service.explain(adapter, documents, predictions))]
@@ -93,7 +87,6 @@ async def _classify_each(
     asked: ClassifyRequest,
     names: list[str],
     documents: list[TextInput],
-    task: Classify,
     http: Request,
     service: Service,
 ) -> ClassifyEachAnswer:
@@ -103,12 +96,12 @@ async def _classify_each(
 
     def ready(name: str) -> tuple[Adapter, Rules]:
         adapter = service.adapter(name)
-        return adapter, _rules(adapter, asked, service.settings.limit)
+        return adapter, _rules(adapter, asked)
 
     service.settings.limits.check(documents, len(names))
     checked = await run_in_threadpool(lambda: [tried(ready, name) for name in names])
     able = [entry[0].name for entry in checked if not isinstance(entry, ForetokenError)]
-    answers = iter(await service.ask_each(http, able, documents, task) if able else [])
+    answers = iter(await service.ask_each(http, able, documents, Classify(known={})) if able else [])
     entries, tokens = [], 0
     for name, entry in zip(names, checked, strict=True):
         predictions = entry if isinstance(entry, ForetokenError) else next(answers)
@@ -125,10 +118,13 @@ async def _classify_each(
 Rules: TypeAlias = tuple[float, Guarantee | None]  # the least confidence of an answer, and what is guaranteed
 
 
-def _rules(adapter: Adapter, asked: ClassifyRequest, default: Limit | None) -> Rules:
-    limit = _limit(asked, default)
+def _rules(adapter: Adapter, asked: ClassifyRequest) -> Rules:
     threshold = _threshold(adapter, asked.min_confidence, asked.coverage)
-    return threshold, None if limit is None else adapter.guarantee(limit)
+    if asked.max_error is not None:
+        return threshold, adapter.guarantee(Limit(asked.max_error, asked.confidence, asked.answer))
+    if asked.confidence is not None or asked.answer is not None:
+        raise ConfigError("confidence and answer: they are of a guarantee; give max_error as well, or leave them out")
+    return threshold, None
 
 
 def _answered(
@@ -202,11 +198,11 @@ def _written(vector: np.ndarray, form: str) -> list[float] | str:
     return base64.b64encode(vector.astype("<f4").tobytes()).decode()
 
 
-def _documents(inputs: Input, pairs: str | list[str] | None = None) -> list[TextInput]:
-    texts: list[Any] = inputs if isinstance(inputs, list) else [inputs]
+def _documents(inputs: Texts, pairs: Texts | None = None) -> list[TextInput]:
+    texts = inputs if isinstance(inputs, list) else [inputs]
     if pairs is None:
         return [TextInput(text) for text in texts]
-    second = [pairs] if isinstance(pairs, str) else pairs
+    second = pairs if isinstance(pairs, list) else [pairs]
     if len(second) != len(texts):
         raise ConfigError(f"text_pair: got {len(second)} texts for {len(texts)}; expected one for each")
     return [TextInput(text, pair) for text, pair in zip(texts, second, strict=True)]
@@ -224,15 +220,6 @@ def _threshold(adapter: Adapter, confidence: float | None, coverage: float | Non
     if not adapter.problem.has_probabilities:
         raise WrongTaskError(f"{adapter.name!r} predicts a number, of which it cannot say how sure it is")
     return max(confidence or 0.0, 0.0 if coverage is None else adapter.threshold(coverage))
-
-
-def _limit(asked: ClassifyRequest, default: Limit | None) -> Limit | None:
-    """Return the limit that a client asks for, or the server's."""
-    if asked.max_error is not None:
-        return Limit(asked.max_error, asked.confidence, asked.answer)
-    if asked.confidence is not None or asked.answer is not None:
-        raise ConfigError("confidence and answer: they are of a guarantee; give max_error as well, or leave them out")
-    return default
 
 
 def _outputs(predictions: Sequence[TextPrediction]) -> np.ndarray:

@@ -23,7 +23,6 @@ from foretoken.inference.shared_base import SharedBase
 from foretoken.lengthening import short_name
 from foretoken.machine.precision import FP32
 from foretoken.memory import keep_few_primitives
-from foretoken.serving.adapters import CLASSIFIED
 from foretoken.serving.compute import MixedBank
 from foretoken.serving.engine import ServingEngine
 from foretoken.serving.folders import check_name, checked_folder
@@ -32,7 +31,7 @@ from foretoken.serving.http.guard import error_answer
 from foretoken.serving.http.hosts import Hosts
 from foretoken.serving.http.metrics import Metrics
 from foretoken.serving.http.service import Service
-from foretoken.serving.http.settings import ServerSettings
+from foretoken.serving.http.settings import MEGABYTE, ServerSettings
 from foretoken.serving.store import Store
 
 log = logging.getLogger(__name__)
@@ -75,21 +74,19 @@ def start_engine(settings: ServerSettings, source: str, metrics: Metrics) -> Ser
     Raises:
         AdapterError: a named adapter cannot be loaded.
         BackboneError: the pretrained model cannot be loaded.
-        ConfigError, DataError: an adapter cannot give the guarantee.
+        ConfigError: answers are to be explained, and the model would not compute in float32.
     """
     keep_few_primitives()  # for a replica of Ray; the commands have done it already
     base = SharedBase(source, settings.precision)
     if settings.explain is not None and base.precision != FP32:
         raise ConfigError(f"--explain needs float32, got --precision {settings.precision}; leave out one of them")
-    store = Store(base, MixedBank(base, settings.adapter_dtype, states=settings.states), memory=settings.memory)
-    for name, folder in settings.sources.items():
+    bank = MixedBank(base, settings.adapter_dtype, states=settings.cache_states * MEGABYTE)
+    store, named = Store(base, bank, memory=settings.memory * MEGABYTE), settings.sources
+    for name, folder in named.items():
         store.add(name, folder, accept_changed=settings.accept_changed)
     for folder in [] if settings.adapters is None else sorted(settings.adapters.iterdir()):
-        if folder.is_dir() and not folder.name.startswith(".") and folder.name not in settings.sources:
+        if folder.is_dir() and not folder.name.startswith(".") and folder.name not in named:
             _add(store, folder, accept_changed=settings.accept_changed)
-    for adapter in map(store.get, store.names):
-        if settings.limit is not None and adapter.task in CLASSIFIED:
-            adapter.guarantee(settings.limit)
     return ServingEngine(store, limits=settings.limits, observer=metrics).start()
 
 

@@ -197,7 +197,7 @@ async def needs_key(service: ServiceOf, credentials: Credentials) -> None:
 
 async def needs_admin_key(service: ServiceOf, credentials: Credentials) -> None:
     """Refuse clients without the admin key, and all clients where the server has none."""
-    if not service.settings.uploads:
+    if service.settings.ray:
         raise HTTPException(
             409, "this server has replicas, and an upload would reach one of them alone; name adapters when it starts"
         )

@@ -1,65 +1,121 @@
-"""The settings of the server."""
+"""The settings of the server, which are the arguments of `foretoken serve`: read before anything heavy is imported."""
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from collections.abc import Mapping
+from dataclasses import dataclass
+from functools import cached_property
 from pathlib import Path
+from typing import TYPE_CHECKING, Literal
 
-from foretoken.inference.guarantee import Limit
-from foretoken.serving.folders import MOST_BYTES
-from foretoken.serving.requests import Limits
+from foretoken.errors import ConfigError, quoted
+from foretoken.options import option
+
+if TYPE_CHECKING:
+    from foretoken.serving.requests import Limits
+
+MEGABYTE = 10**6
 
 
 @dataclass(frozen=True, kw_only=True)
 class ServerSettings:
-    """Addresses, keys and limits.
+    """Adapters, addresses, keys and limits."""
 
-    Attributes:
-        sources: the folders of adapters by name.
-        model: the pretrained model (default: the one that the first adapter names).
-        accept_changed: load adapters at the start though the model is not the one that they were trained on.
-        adapters: a folder whose subfolders are adapters.
-        memory: bytes of adapters that stay loaded.
-        adapter_dtype: of the adapters' parameters (default: the model's dtype).
-        precision: of the pretrained model: ``fp32``, ``bf16``, ``int8`` or ``auto``.
-        host: the address to listen at.
-        port: the port to listen at; 0 for any free one.
-        api_key: that clients must send; None for no key.
-        admin_key: that clients must send to load and remove adapters; None: nobody may.
-        allowed_hosts: allowed Host headers; see :class:`~foretoken.serving.http.hosts.Hosts` for the default.
-        cors: origins of web pages that may call the server.
-        limits: of the engine.
-        body_bytes: of a request, at most.
-        adapter_bytes: of an adapter's files, at most.
-        client_seconds: within which a client must have sent a request, and received each part of the answer.
-        connections: at a time; one more closes one whose client keeps the server waiting.
-        drain_seconds: to answer the accepted requests when the server is told to stop.
-        limit: guarantee of answers, where a request names none.
-        states: bytes of hidden states of recent documents below the adapters, which stay for later requests.
-        explain: tokens of a document whose answer may be explained, at most; None: no explanations.
-        uploads: whether adapters may be loaded and removed over HTTP at all.
-    """
+    folders: list[str] | None = option(
+        "run folders or adapter folders, each as FOLDER or NAME=FOLDER", None, positional=True
+    )
+    adapters: Path | None = option("folder whose subfolders are adapters, which are loaded at the start", None)
+    model: str | None = option("the pretrained model (default: the one that the first adapter names)", None)
+    accept_changed: bool = option(
+        "load adapters at the start though the model is not the one they were trained on", False
+    )
+    host: str = option("address to listen at", "127.0.0.1")
+    port: int = option("port to listen at; 0 for any that is free", 8000, at_least=0, at_most=65535)
+    api_key: str | None = option("key that clients must send (default: $FORETOKEN_API_KEY, or none)", None)
+    admin_key: str | None = option(
+        "key for loading and removing adapters (default: $FORETOKEN_ADMIN_KEY, or nobody may)", None
+    )
+    memory: int = option("megabytes of adapters that stay loaded", 2000, at_least=1, at_most=10**7)
+    cache_states: int = option(
+        "megabytes of what frozen layers computed of recent documents, for adapters with `layers`",
+        0,
+        at_least=0,
+        at_most=10**7,
+    )
+    adapter_dtype: Literal["float32", "float16", "bfloat16"] | None = option(
+        "type in which adapters are kept; half of float32 takes half of the memory (default: the model's)", None
+    )
+    precision: Literal["fp32", "bf16", "int8", "auto"] = option(
+        "number format of the pretrained model, as for `foretoken predict`", "fp32"
+    )
+    allowed_hosts: list[str] | None = option(
+        "name by which clients call the server, or *.a.com; may be repeated (default: localhost; any with a key)",
+        None,
+    )
+    connections: int = option("at a time; beyond, a silent client makes room", 1000, at_least=10, at_most=10**6)
+    cors: list[str] | None = option("origin of web pages that may call the server; may be repeated", None)
+    tokens_per_batch: int = option("tokens of a forward pass", 8192, at_least=1, at_most=10**8)
+    max_queue: int = option("rows that may wait; more are refused with 429", 2048, at_least=1, at_most=10**7)
+    queue_seconds: int = option("how long a request may wait before it is refused", 30, at_least=1, at_most=3600)
+    expected_seconds: float = option(
+        "a request whose answer would take longer, by the speed of the last full batches, is refused",
+        2.0,
+        above=0,
+        at_most=3600,
+    )
+    max_documents: int = option("documents of a request", 256, at_least=1, at_most=10**6)
+    max_characters: int = option("characters of a document", 2_000_000, at_least=1, at_most=10**9)
+    max_body: int = option("megabytes of a request", 8, at_least=1, at_most=10**5)
+    max_adapter: int = option("megabytes of an adapter that is uploaded", 2000, at_least=1, at_most=10**7)
+    client_seconds: int = option("how long a client may take to send or to read", 30, at_least=1, at_most=3600)
+    drain_seconds: int = option("how long to go on answering after SIGTERM", 60, at_least=0, at_most=3600)
+    explain: int | None = option(
+        "explain answers where clients ask, of documents of up to so many tokens (default: none)",
+        None,
+        at_least=1,
+        at_most=10**6,
+    )
+    ray: bool = option("serve with replicas on a Ray cluster: that of $RAY_ADDRESS, or one of this machine", False)
+    replicas: int = option("processes with an engine each, with --ray", 1, at_least=1, at_most=10_000)
 
-    sources: dict[str, Path]
-    model: str | None = None
-    accept_changed: bool = False
-    adapters: Path | None = None
-    memory: int = 2 * 10**9
-    adapter_dtype: str | None = None
-    precision: str = "fp32"
-    host: str = "127.0.0.1"
-    port: int = 8000
-    api_key: str | None = None
-    admin_key: str | None = None
-    allowed_hosts: tuple[str, ...] = ()
-    cors: tuple[str, ...] = ()
-    limits: Limits = field(default_factory=Limits)
-    body_bytes: int = 8 * 10**6
-    adapter_bytes: int = MOST_BYTES
-    client_seconds: float = 30.0
-    connections: int = 1000
-    drain_seconds: int = 60
-    limit: Limit | None = None
-    states: int = 0
-    explain: int | None = None
-    uploads: bool = True
+    @property
+    def sources(self) -> Mapping[str, Path]:
+        """The named folders, by the names that clients will use.
+
+        Raises:
+            ConfigError: two have the same name.
+        """
+        adapters: dict[str, Path] = {}
+        for folder in self.folders or ():
+            name, _, named_folder = folder.partition("=")
+            is_named = named_folder and not Path(folder).is_dir()  # a sweep's folders have = in their names
+            path = Path(named_folder if is_named else folder)
+            name = name if is_named else path.resolve().name
+            if name in adapters:
+                raise ConfigError(f"two adapters are called {quoted(name)}; name one of them, as NAME=FOLDER")
+            adapters[name] = path
+        return adapters
+
+    @cached_property
+    def limits(self) -> Limits:
+        """The limits of the engine."""
+        from foretoken.serving.requests import Limits
+
+        return Limits(
+            tokens_per_batch=self.tokens_per_batch,
+            rows_waiting=self.max_queue,
+            documents=self.max_documents,
+            characters=self.max_characters,
+            seconds_waiting=self.queue_seconds,
+            seconds_expected=self.expected_seconds,
+        )
+
+    @property
+    def body_bytes(self) -> int:
+        """Bytes of a request, at most."""
+        return self.max_body * MEGABYTE
+
+    @property
+    def adapter_bytes(self) -> int:
+        """Bytes of an uploaded adapter, at most."""
+        return self.max_adapter * MEGABYTE

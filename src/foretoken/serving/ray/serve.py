@@ -28,12 +28,11 @@ NAME = "foretoken"
 _MARGIN = 60  # seconds that Ray may take to end replicas after they have answered their requests
 
 
-def serve_replicas(settings: ServerSettings, *, replicas: int, say: Callable[[str], None]) -> None:
+def serve_replicas(settings: ServerSettings, *, say: Callable[[str], None]) -> None:
     """Serve until SIGTERM or SIGINT; then answer the accepted requests.
 
     Args:
         settings: of the server.
-        replicas: the number of processes, each with an engine.
         say: prints the address, as soon as requests are answered.
 
     Raises:
@@ -41,7 +40,7 @@ def serve_replicas(settings: ServerSettings, *, replicas: int, say: Callable[[st
         AdapterError: one of the adapters named cannot be loaded.
         BackboneError: the pretrained model cannot be loaded.
     """
-    base = SharedBase(checked(settings), settings.precision)
+    base, replicas = SharedBase(checked(settings), settings.precision), settings.replicas
     source, settings = base.source, _for_replicas(settings, base.precision)
     with listening_socket(settings) as listening:  # only checks that the address is free; Ray opens it again
         host, port = listening.getsockname()[:2]
@@ -53,7 +52,7 @@ def serve_replicas(settings: ServerSettings, *, replicas: int, say: Callable[[st
         numbers = (signal.SIGTERM, signal.SIGINT)
         before = {number: signal.signal(number, lambda *_: stop.set()) for number in numbers}
         try:
-            _deploy(settings, whole_path(source), replicas)
+            _deploy(settings, whole_path(source))
             noun = "replica" if replicas == 1 else "replicas"
             where = address(host, port)
             say(f"serving {short_name(source)} in {base.precision} with {replicas} {noun} at {where}")
@@ -82,7 +81,7 @@ def _delete(seconds: float) -> None:
         log.warning("the replicas have not ended within %d s", seconds)
 
 
-def _deploy(settings: ServerSettings, source: str, replicas: int) -> None:
+def _deploy(settings: ServerSettings, source: str) -> None:
     from ray import serve
 
     def build() -> ASGIApp:
@@ -91,7 +90,7 @@ def _deploy(settings: ServerSettings, source: str, replicas: int) -> None:
     deployment: Any = serve.deployment(
         serve.ingress(build)(),
         name=NAME,
-        num_replicas=replicas,
+        num_replicas=settings.replicas,
         max_ongoing_requests=settings.connections,  # many, as the engine's own queue fills batches from them
         graceful_shutdown_timeout_s=settings.drain_seconds,
         graceful_shutdown_wait_loop_s=0.1,
@@ -110,11 +109,11 @@ def application(settings: ServerSettings, source: str) -> ASGIApp:
     return make_app(service)
 
 
-def _for_replicas(settings: ServerSettings, precision: str) -> ServerSettings:
-    """Return the settings with absolute paths, as replicas run in other folders, and without uploads.
+def _for_replicas(settings: ServerSettings, precision: Any) -> ServerSettings:
+    """Return the settings with absolute paths, as replicas run in other folders.
 
     All replicas compute in the same precision, though another might be faster on some machines.
     """
     adapters = None if settings.adapters is None else settings.adapters.resolve()
-    sources = {name: folder.resolve() for name, folder in settings.sources.items()}
-    return replace(settings, sources=sources, adapters=adapters, precision=precision, uploads=False)
+    folders = [f"{name}={folder.resolve()}" for name, folder in settings.sources.items()]
+    return replace(settings, folders=folders, adapters=adapters, precision=precision)
