@@ -6,6 +6,7 @@ The variants are under the key "contestants", their older name.
 from __future__ import annotations
 
 import json
+import logging
 from collections.abc import Sequence
 
 from foretoken.files import write_json
@@ -15,7 +16,9 @@ from foretoken.sweeps.naming import params_label
 from foretoken.sweeps.plan import Repeat, SweepPlan
 from foretoken.sweeps.runs import WAITING, RunRow
 from foretoken.sweeps.status import Candidate, VariantStatus, broken, deviation, is_over, measured_metrics, total_counts
+from foretoken.sweeps.tables import progress
 
+log = logging.getLogger(__name__)
 FILE = SWEEP_RECORD
 
 
@@ -31,9 +34,14 @@ class Record:
         self.path = plan.config.folder / FILE
         refuse_foreign(self.path, f'{{\n  "name": {json.dumps(plan.config.name, ensure_ascii=False)},\n  "status": ')
         self._written: dict[str, object] | None = None
+        self._done: int | None = None
 
     def write(self, statuses: Sequence[VariantStatus]) -> None:
-        """Write the record if it has changed since this process last wrote it."""
+        """Write the record if it has changed since this process last wrote it, and say how many runs are done."""
+        done = sum(item.done for item in statuses)
+        if done != self._done:
+            self._done = done
+            log.info(progress(statuses))
         values = sweep_record(self.plan, statuses)
         if values != self._written:
             write_json(self.path, values)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import logging
 from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import replace
@@ -12,7 +11,6 @@ from pathlib import Path
 from foretoken.errors import RecipeError, RunBusyError
 from foretoken.files import write_json
 from foretoken.metrics.table import METRICS
-from foretoken.outputs import SWEEP_RECORD
 from foretoken.saved_files import readable_object
 from foretoken.sweeps.candidates import planned, propose
 from foretoken.sweeps.plan import Repeat, SweepPlan, Variant, run_name
@@ -23,9 +21,7 @@ from foretoken.training.options import Recipe
 from foretoken.training.run.record import differing_keys, recipe_to_json
 from foretoken.training.run_folder import RECORD, held
 
-log = logging.getLogger(__name__)
 CANDIDATES = "candidates.json"  # in the sweep's folder: what optuna proposed, by variant
-DATABASE = "sweep.db"  # of earlier versions
 
 
 class Sweep:
@@ -47,8 +43,6 @@ class Sweep:
         self._tried_again: set[str] = set()
         self._recipes: dict[str, Callable[[], Recipe]] = {}
         self._read = cache(self._read_anew)
-        if (self.folder / DATABASE).exists():
-            log.info("%s is no longer read, and may be deleted: the folders say what is done", self.folder / DATABASE)
 
     def look(self) -> list[VariantStatus]:
         """Return the status of every variant.
@@ -97,16 +91,10 @@ class Sweep:
                 write_json(self.folder / CANDIDATES, proposed)
 
     def _proposed(self) -> dict[str, list[Params]]:
-        """Return the candidates that optuna proposed; earlier versions kept them in the record."""
+        """Return the candidates that optuna proposed."""
         if all(pool.candidates is not None for pool in self._planned.values()):
             return {}
-        proposals = readable_object(self.folder / CANDIDATES)
-        if proposals is None:
-            variants = _objects((readable_object(self.folder / SWEEP_RECORD) or {}).get("contestants"))
-            proposals = {
-                str(item.get("name")): [candidate.get("params") for candidate in _objects(item.get("candidates"))]
-                for item in variants
-            }
+        proposals = readable_object(self.folder / CANDIDATES) or {}
         return {name: _objects(params) for name, params in proposals.items()}
 
     def _row(self, variant: Variant, params: Params, repeat: Repeat) -> RunRow:

@@ -1,90 +1,28 @@
-"""The tables of a sweep: the plan, the progress (on stderr), and the result."""
+"""What a sweep prints: its plan, its progress, and its result."""
 
 from __future__ import annotations
 
-import contextlib
-import io
-import logging
-import sys
 from collections.abc import Mapping, Sequence
 from statistics import fmean
-from types import TracebackType
 
-from rich import box
-from rich.console import Console
-from rich.live import Live
-from rich.table import Table
-
-from foretoken.errors import printable
 from foretoken.metrics.table import with_class
 from foretoken.sweeps.naming import params_label
 from foretoken.sweeps.plan import SweepPlan
 from foretoken.sweeps.runs import BROKEN, RUNNING, RunRow
 from foretoken.sweeps.status import ENDED, SweepSummary, VariantStatus, by_seed, measured_metrics, summary
 
-log = logging.getLogger(__name__)
-PROGRESS = ("variant", "done", "best so far", "running", "failed", "time left")
 RESULT = ("variant", "selected", "metric", "validation", "test", "seeds", "failed")
 PLANNED = ("variant", "candidates", "seeds", "runs of the search", "runs after it")
 
 
-class ProgressTable:
-    """Shows the progress of a sweep in a ``with`` block: as a live table on a terminal, else as lines of the log."""
-
-    def __init__(self) -> None:
-        self._console = Console(file=sys.stderr, markup=False, emoji=False, highlight=False)
-        self._rows: list[list[str]] = []
-        self._said: tuple[int, int] | None = None
-        self._block = contextlib.ExitStack()
-
-    def __enter__(self) -> ProgressTable:
-        if self._console.is_terminal:
-            self._block.enter_context(Live(get_renderable=self._draw, console=self._console, redirect_stderr=False))
-            self._block.enter_context(contextlib.redirect_stderr(LinesAbove(self._console)))
-        return self
-
-    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, at: TracebackType | None) -> None:
-        self._block.__exit__(kind, error, at)
-
-    def update(self, statuses: Sequence[VariantStatus]) -> None:
-        """Show new statuses."""
-        self._rows = progress_rows(statuses)
-        counts = sum(item.done for item in statuses), sum(item.total for item in statuses)
-        if not self._console.is_terminal and counts != self._said:
-            self._said = counts
-            log.info("%d of %d runs done", *counts)
-
-    def _draw(self) -> Table:
-        drawn = Table(*PROGRESS, box=box.SIMPLE_HEAD, show_edge=False, pad_edge=False)
-        for row in self._rows:
-            drawn.add_row(*map(printable, row))
-        return drawn
-
-
-class LinesAbove(io.TextIOBase):
-    """A stderr that prints above the live table; it is no terminal, so runs draw no progress bars."""
-
-    def __init__(self, console: Console) -> None:
-        super().__init__()
-        self._console = console
-        self._rest = ""
-
-    def writable(self) -> bool:
-        """Return True."""
-        return True
-
-    def write(self, text: str) -> int:
-        """Print complete lines, and keep the rest for the next call."""
-        *lines, self._rest = (self._rest + text).split("\n")
-        for line in lines:
-            self._console.print(line, soft_wrap=True)
-        return len(text)
-
-
-def progress_rows(statuses: Sequence[VariantStatus]) -> list[list[str]]:
-    """Return a row per variant: runs done, best mean so far, runs by state, and the estimated time left."""
-    workers = max(1, sum(item.counts.get(RUNNING, 0) for item in statuses))
-    return [_progress(item, workers=workers) for item in statuses]
+def progress(statuses: Sequence[VariantStatus]) -> str:
+    """Return how many runs are done, and how long the others will take if they are as long as those."""
+    rows = [row for item in statuses for row in item.wanted]
+    took = [row.seconds for row in rows if row.state in ENDED and row.seconds]
+    done, total = sum(item.done for item in statuses), sum(item.total for item in statuses)
+    workers = max(1, sum(row.state == RUNNING for row in rows))
+    left = f", about {duration((total - done) * fmean(took) / workers)} left" if took and total > done else ""
+    return f"{done} of {total} runs done{left}"
 
 
 def result_rows(statuses: Sequence[VariantStatus]) -> list[list[str]]:
@@ -142,13 +80,6 @@ def mean_and_deviation(values: SweepSummary | None) -> str:
     return f"{values['mean']:.4f}" + ("" if values["std"] is None else f" ± {values['std']:.4f}")
 
 
-def _progress(item: VariantStatus, *, workers: int) -> list[str]:
-    counts, best = item.counts, item.best
-    said = "-" if best is None else f"{best.score:.4f} ({params_label(best.params, digits=4) or 'no search'})"
-    numbers = str(counts.get(RUNNING, 0)), _failed(item)
-    return [item.variant.name, f"{item.done}/{item.total}", said, *numbers, _time_left(item, workers)]
-
-
 def _result(item: VariantStatus) -> list[str]:
     chosen, metric, named = item.selected, item.variant.metric, with_class(item.variant.metric, item.positive)
     if chosen is None:
@@ -184,9 +115,3 @@ def _baseline_rows(item: VariantStatus, *, named: bool) -> list[list[str]]:
 
 def _failed(item: VariantStatus) -> str:
     return str(sum(item.counts.get(state, 0) for state in BROKEN))
-
-
-def _time_left(item: VariantStatus, workers: int) -> str:
-    took = [row.seconds for row in item.wanted if row.state in ENDED and row.seconds]
-    left = item.total - item.done
-    return duration(left * sum(took) / len(took) / workers) if took and left else "-"

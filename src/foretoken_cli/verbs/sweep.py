@@ -16,7 +16,6 @@ from foretoken_cli.parser import parse_known
 if TYPE_CHECKING:
     from foretoken.sweeps.plan import SweepPlan
     from foretoken.sweeps.ray_workers import RayWorkers
-    from foretoken.sweeps.status import VariantStatus
     from foretoken.sweeps.sweep import Sweep
     from foretoken.sweeps.workers import InThisProcess, Processes
 
@@ -74,39 +73,24 @@ def run(words: Sequence[str]) -> int:
 
 
 def _run(plan: SweepPlan, options: SweepCommand) -> int:
+    from foretoken.sweeps.dispatcher import Dispatcher
+    from foretoken.sweeps.record import Record
     from foretoken.sweeps.sweep import Sweep
 
-    sweep = Sweep(plan)
+    sweep, record = Sweep(plan), Record(plan)
     if options.retry_failed:
         sweep.retry_broken()
     try:
-        _work(sweep, options)
+        with _workers(plan, options) as workers:
+            Dispatcher(sweep, workers, record.write, options.accept_changed).work()
     except KeyboardInterrupt:
+        sweep.under_way.clear()
+        record.write(sweep.look())
         _print_result(sweep)
         fail("interrupted; what was done is kept, and the same command goes on")
         return 130
     _print_result(sweep)
     return 2 if _say_failures(sweep) else 0
-
-
-def _work(sweep: Sweep, options: SweepCommand) -> None:
-    from foretoken.sweeps.dispatcher import Dispatcher
-    from foretoken.sweeps.record import Record
-    from foretoken.sweeps.tables import ProgressTable
-
-    record = Record(sweep.plan)
-    try:
-        with ProgressTable() as progress, _workers(sweep.plan, options) as workers:
-
-            def publish(statuses: Sequence[VariantStatus]) -> None:
-                record.write(statuses)
-                progress.update(statuses)
-
-            Dispatcher(sweep, workers, publish, options.accept_changed).work()
-    except KeyboardInterrupt:
-        sweep.under_way.clear()
-        record.write(sweep.look())
-        raise
 
 
 def _workers(plan: SweepPlan, options: SweepCommand) -> AbstractContextManager[InThisProcess | Processes | RayWorkers]:
