@@ -1,6 +1,5 @@
 """`foretoken sweep --ray` on a real local cluster of two workers; a machine that does not share the folder."""
 
-import gc
 import json
 import os
 import re
@@ -9,7 +8,6 @@ import subprocess
 import sys
 import tempfile
 import time
-import warnings
 from pathlib import Path
 
 import pytest
@@ -19,31 +17,16 @@ from foretoken.sweeps.plan import load_plan
 from foretoken.sweeps.runs import Job
 from foretoken.sweeps.workers import unpack
 
-SRC = Path(__file__).resolve().parents[2] / "src"
+from support.clusters import local_cluster
+
 pytestmark = pytest.mark.filterwarnings("ignore")  # Ray's own warnings, of any kind
 
 
 @pytest.fixture(scope="module")
 def cluster():
-    """A cluster of this machine with two CPUs: its address, and the folder of its workers' logs."""
-    with pytest.MonkeyPatch.context() as patch, tempfile.TemporaryDirectory(prefix="ray") as folder:
-        patch.setenv("RAY_USAGE_STATS_ENABLED", "0")
-        patch.setenv("PYTHONPATH", str(SRC))
-        import ray
-
-        for attempt in range(3):  # a node has 30 s to start, which Ray fixes, and a loaded machine takes longer
-            try:
-                ray.init(num_cpus=2, include_dashboard=False, log_to_driver=False, _temp_dir=folder)
-                break
-            except Exception:
-                ray.shutdown()
-                if attempt == 2:
-                    raise
-        yield ray.get_runtime_context().gcs_address, Path(folder) / "session_latest" / "logs"
-        with warnings.catch_warnings():
-            warnings.simplefilter("ignore")  # Ray does not wait for the processes that it ends
-            ray.shutdown()
-            gc.collect()
+    """A cluster: its address, and the folder of its workers' logs."""
+    with tempfile.TemporaryDirectory(prefix="ray") as folder, local_cluster(_temp_dir=folder) as address:
+        yield address, Path(folder) / "session_latest" / "logs"
 
 
 @pytest.fixture
@@ -70,7 +53,7 @@ def test_a_killed_process_loses_no_run_doubles_none_and_its_run_goes_on(victim, 
     command = [sys.executable, "-m", "foretoken", "sweep", sweep_file.name, "--ray", address, "--workers", "2"]
     folder = tmp_path / "sweeps" / "sweep"
     with subprocess.Popen(command, cwd=tmp_path, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE) as sweep:
-        while not (found := list(folder.glob("*/*/checkpoints/*/checksums.json"))):
+        while not (found := list(folder.glob("*/*/checkpoints/checkpoint-[1-9]*/checksums.json"))):
             assert sweep.poll() is None, sweep.stderr.read()
             time.sleep(0.01)
         run = found[0].parents[2]

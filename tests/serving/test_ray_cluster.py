@@ -1,11 +1,10 @@
 """Ray Data and Ray Serve on a real local cluster of two workers."""
 
-import gc
 import os
 import re
 import signal
 import threading
-import warnings
+from dataclasses import replace
 
 import httpx
 import psutil
@@ -13,34 +12,19 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
+from foretoken.errors import ConfigError
 from foretoken.serving.ray import predict as door
 
-from support.served import SRC, started
+from support.clusters import local_cluster
+from support.served import started
 
 pytestmark = [pytest.mark.slow, pytest.mark.filterwarnings("ignore")]  # Ray's own warnings, of any kind
 
 
 @pytest.fixture(scope="module")
 def cluster():
-    """A cluster of this machine with two CPUs."""
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setenv("RAY_USAGE_STATS_ENABLED", "0")
-        patch.setenv("PYTHONPATH", str(SRC))
-        import ray
-
-        for attempt in range(3):  # a node has 30 s to start, which Ray fixes, and a loaded machine takes longer
-            try:
-                ray.init(num_cpus=2, include_dashboard=False, log_to_driver=False)
-                break
-            except Exception:
-                ray.shutdown()
-                if attempt == 2:
-                    raise
+    with local_cluster():
         yield
-        with warnings.catch_warnings():
-            warnings.simplefilter("ignore")  # Ray does not wait for the processes that it ends
-            ray.shutdown()
-            gc.collect()
 
 
 @pytest.fixture(scope="module")
@@ -98,10 +82,6 @@ def test_a_repeated_command_does_what_is_missing_alone(cluster, adapters, source
 
 
 def test_more_workers_than_cpus_are_refused(cluster, adapters, source, tmp_path):
-    from dataclasses import replace
-
-    from foretoken.errors import ConfigError
-
     with pytest.raises(ConfigError, match="--workers: got 3, but the Ray cluster has 2 CPUs"):
         door.predict(replace(options(adapters, source, tmp_path / "out"), workers=3))
 
