@@ -14,7 +14,7 @@ from foretoken.inference.predictor import load_for_inference
 from foretoken.serving.http.settings import ServerSettings
 from foretoken.serving.ray import serve as server
 from foretoken.serving.ray.blocks import check_whole, cut_into_blocks, missing_blocks, parquet_files, read_block
-from foretoken.serving.ray.worker import RayOptions, Worker
+from foretoken.serving.ray.predict import RayOptions, Worker
 from foretoken_cli import main
 
 from support.served import make_store, serving

@@ -10,7 +10,7 @@ from foretoken.inference import int8
 from foretoken.inference.int8 import Int8Linear
 from foretoken.inference.predictor import load_for_inference, predict_rows
 from foretoken.machine.processor import instructions
-from foretoken.serving.ray.worker import RayOptions, Worker
+from foretoken.serving.ray.predict import RayOptions, Worker
 from foretoken_cli import main
 
 from support.served import make_store, serving

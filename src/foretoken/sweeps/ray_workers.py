@@ -2,17 +2,16 @@
 
 from __future__ import annotations
 
-import logging
 import os
-import socket
 from collections.abc import Iterator, Sequence
 from concurrent.futures import Future
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
-from foretoken.errors import ConfigError, one_line
+from foretoken.errors import ConfigError
 from foretoken.files import make_folder, temporary_name
+from foretoken.ray_cluster import ray_cluster
 from foretoken.sweeps.runs import Ending, Job
 from foretoken.sweeps.workers import SetUp, pack, unpack
 
@@ -42,9 +41,8 @@ class RayWorkers:
         """Start a run on some machine."""
         import ray
 
-        sent = (
-            [ray.put(pack(job.recipe.run_folder))] if job.measure else []
-        )  # in a list, Ray does not fetch it before the task asks
+        # in a list, Ray does not fetch it before the task asks
+        sent = [ray.put(pack(job.recipe.run_folder))] if job.measure else []
         return self._task.remote(job, Path.cwd(), self.marker.absolute(), self.set_up, sent).future()  # type: ignore[no-any-return]
 
 
@@ -55,33 +53,14 @@ def ray_workers(address: str, size: int | None, folder: Path, set_up: SetUp) -> 
     Raises:
         ConfigError: it cannot be reached, or its machines cannot do a run.
     """
-    os.environ.setdefault("RAY_USAGE_STATS_ENABLED", "0")
-    import ray
-    from ray.exceptions import RayError
-
     marker = folder / temporary_name()
     make_folder(folder)
-    try:
-        _connect(address)
-        marker.touch()
-        yield RayWorkers(size, marker, set_up)
-    except (RayError, ConnectionError) as error:
-        raise ConfigError(f"--ray: the cluster at {address} cannot be used: {one_line(str(error))[:200]}") from error
-    finally:
-        marker.unlink(missing_ok=True)
-        ray.shutdown()
-
-
-def _connect(address: str) -> None:
-    import ray
-
-    host, _, port = address.rpartition(":")
-    if host and port.isdigit() and "/" not in host:  # Ray's own timeout takes minutes
+    with ray_cluster(address):
         try:
-            socket.create_connection((host, int(port)), timeout=10).close()
-        except OSError as error:
-            raise ConnectionError(str(error)) from error
-    ray.init(address=address, log_to_driver=False, logging_level=logging.WARNING)
+            marker.touch()
+            yield RayWorkers(size, marker, set_up)
+        finally:
+            marker.unlink(missing_ok=True)
 
 
 def _shares(size: int | None) -> tuple[int, dict[str, float]]:

@@ -1,25 +1,110 @@
-"""Predictions for parquet files by workers of a Ray cluster: every row once, even if workers are killed."""
+"""`foretoken predict --ray`: workers of a Ray cluster predict parquet files, every row once, even if some are killed.
+
+A worker reads blocks of rows, predicts them with an engine of its own, and writes their predictions.
+"""
 
 from __future__ import annotations
 
 import logging
+import os
 from collections.abc import Iterator, Mapping, Sequence
+from concurrent.futures import Future
 from dataclasses import asdict, dataclass, replace
+from functools import cached_property
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeAlias
+
+import pyarrow as pa
+import pyarrow.parquet as pq
 
 from foretoken.errors import AdapterError, ConfigError, DataError, ForetokenError, one_line
-from foretoken.files import JsonObject
+from foretoken.files import JsonObject, atomic_file
 from foretoken.inference.base_model import base_model_of
 from foretoken.inference.shared_base import SharedBase
-from foretoken.serving.folders import checked_folder
-from foretoken.serving.ray.blocks import RowBlock, check_whole, cut_into_blocks, missing_blocks, parquet_files
-from foretoken.serving.ray.cluster import cluster, whole_path
-from foretoken.serving.ray.worker import ID, RayOptions, Worker
+from foretoken.lengthening import short_name
+from foretoken.memory import keep_few_primitives
+from foretoken.ray_cluster import ray_cluster, whole_path
+from foretoken.serving.compute import MixedBank
+from foretoken.serving.engine import ServingEngine
+from foretoken.serving.errors import BusyError, ComputeError, NotReadyError
+from foretoken.serving.folders import check_name, checked_folder
+from foretoken.serving.ray.blocks import (
+    RowBlock,
+    check_whole,
+    cut_into_blocks,
+    missing_blocks,
+    parquet_files,
+    read_block,
+)
+from foretoken.serving.requests import Limits, Request
+from foretoken.serving.store import Store
+from foretoken.serving.tasks import Classify, TextInput, TextPrediction
 from foretoken.training.run.card import read_card
 from foretoken.training.saved_folder import adapter_folder
 
 log = logging.getLogger(__name__)
+ID = "id"
+ONLY = "only-adapter"  # the adapter's name in the store where there is only one
+_MANY = 10**9
+_MEMORY = 2 * 10**9  # bytes of adapters that stay loaded
+_ANSWERS = {
+    "adapter": pa.string(),
+    "label": pa.string(),
+    "prediction": pa.list_(pa.string()),
+    "labels": pa.list_(pa.string()),
+    "probabilities": pa.list_(pa.float64()),
+    "value": pa.float64(),
+    "values": pa.list_(pa.float64()),
+    "std": pa.list_(pa.float64()),
+    "tokens": pa.int64(),
+    "truncated": pa.bool_(),
+    "error": pa.string(),
+}
+Asked: TypeAlias = "Future[list[TextPrediction]] | str"
+
+
+@dataclass(frozen=True, kw_only=True)
+class RayOptions:
+    """The options of `foretoken predict --ray` and of its workers.
+
+    Attributes:
+        adapter: run folder or adapter folder; with `adapter_column` the folder whose subfolders are adapters.
+        input: parquet file, or folder of them.
+        output: folder of the results.
+        text_column: of the texts (default: the column of the training data, or `text`).
+        pair_column: of the second texts (default: the column of the training data, if any).
+        adapter_column: of the names of the adapters.
+        workers: the number of processes.
+        rows_per_block: of the results.
+        tokens_per_batch: of a forward pass.
+        precision: of the pretrained model: ``fp32``, ``bf16``, ``int8`` or ``auto``, which is measured once.
+        overwrite: remove earlier results.
+        base_model: the pretrained model, in place of the one that the adapters name.
+        accept_changed: load adapters though the model is not the one that they were trained on.
+        model: the pretrained model; filled in by :func:`predict`.
+        has_ids: whether the input has a column ``id``; filled in as ``model`` is.
+    """
+
+    adapter: Path
+    input: Path
+    output: Path
+    text_column: str | None = None
+    pair_column: str | None = None
+    adapter_column: str | None = None
+    workers: int = 1
+    rows_per_block: int = 1000
+    tokens_per_batch: int = 8192
+    precision: str = "fp32"
+    overwrite: bool = False
+    base_model: str | None = None
+    accept_changed: bool = False
+    model: str = ""
+    has_ids: bool = False
+
+    @property
+    def texts(self) -> list[str]:
+        """The columns that hold texts."""
+        return [name for name in (self.text_column, self.pair_column, self.adapter_column) if name is not None]
 
 
 @dataclass(frozen=True)
@@ -53,7 +138,7 @@ def predict(options: RayOptions) -> Done:
     log.info("%d of %d blocks are missing: %d of %d rows", len(left), len(blocks), sum(b.rows for b in left), rows)
     errors = 0
     if left:
-        with cluster(options.workers, option="--workers"):
+        with ray_cluster(os.environ.get("RAY_ADDRESS"), processes=options.workers, option="--workers"):
             for number, result in enumerate(_results(job, left), 1):
                 if result["failure"]:
                     raise ForetokenError(str(result["failure"]))
@@ -124,8 +209,6 @@ def _first_model(folder: Path) -> str:
 
 def _with_ids(job: RayOptions, files: Sequence[Path]) -> RayOptions:
     """Set whether the input has ids: all of its files must have them, or none."""
-    import pyarrow.parquet as pq
-
     has = [ID in pq.read_schema(file).names for file in files]
     if len(set(has)) > 1:
         raise DataError(
@@ -146,3 +229,126 @@ def _plan(job: RayOptions, files: Sequence[Path]) -> JsonObject:
     }
     about |= {} if job.base_model is None else {"base_model": job.model}
     return about | {"files": [[str(file.resolve()), (stat := file.stat()).st_size, stat.st_mtime_ns] for file in files]}
+
+
+class Worker:
+    """Predicts blocks; the engine is started for the first of them."""
+
+    def __init__(self, job: RayOptions) -> None:
+        self.job = job
+        self._unusable: dict[str, str] = {}  # why, by the adapter's name
+
+    def __call__(self, batch: Mapping[str, Any]) -> dict[str, list[Any]]:
+        """Predict one block, given as columns of one row; return the number of rows with errors, or the failure."""
+        block = RowBlock(**{name: values[0] for name, values in batch.items()})
+        try:
+            errors, failure = self.write(block), ""
+        except ForetokenError as error:
+            errors, failure = 0, one_line(str(error))
+        return {"rows": [block.rows], "errors": [errors], "process": [os.getpid()], "failure": [failure]}
+
+    def write(self, block: RowBlock) -> int:
+        """Write the predictions of a block, all or none; return the number of rows with an error instead.
+
+        Raises:
+            ForetokenError: the model, or the one adapter, cannot be loaded, or the file cannot be written.
+        """
+        job = self.job
+        columns = list(dict.fromkeys([*job.texts, *([ID] if job.has_ids else [])]))
+        table = read_block(block, columns)
+        texts, pairs, names = (
+            self._column(table, name) for name in (job.text_column, job.pair_column, job.adapter_column)
+        )
+        asked = [self._ask(*row) for row in zip(names, texts, pairs, strict=True)]
+        answers = [_answer(name, future) for name, future in zip(names, asked, strict=True)]
+        rows = range(block.first, block.first + block.rows)
+        results = pa.table({"file": pa.array([block.file] * block.rows), "row": pa.array(rows)})
+        if job.has_ids:
+            results = results.append_column(ID, table[ID])
+        for name, kind in _ANSWERS.items():
+            results = results.append_column(name, pa.array([answer.get(name) for answer in answers], kind))
+        with atomic_file(job.output / block.result) as file:
+            pq.write_table(results, file)
+        return sum("error" in answer for answer in answers)
+
+    @cached_property
+    def engine(self) -> ServingEngine:
+        """The engine, with the adapter where there is only one."""
+        keep_few_primitives()
+        base = SharedBase(self.job.model, self.job.precision)
+        store = Store(base, MixedBank(base), memory=_MEMORY)
+        if self.job.adapter_column is None:
+            store.add(ONLY, self.job.adapter, accept_changed=self.job.accept_changed)
+        limits = Limits(  # no client waits for an answer
+            tokens_per_batch=self.job.tokens_per_batch,
+            rows_waiting=_MANY,
+            documents=_MANY,
+            characters=_MANY,
+            seconds_waiting=_MANY,
+            seconds_expected=_MANY,
+        )
+        return ServingEngine(store, limits=limits).start()
+
+    def _column(self, table: pa.Table, name: str | None) -> list[str | None]:
+        return [None] * len(table) if name is None else table[name].to_pylist()
+
+    def _ask(self, name: str | None, text: str | None, pair: str | None) -> Asked:
+        """Put a row into the queue, or return the error of a row that cannot be predicted."""
+        engine = self.engine
+        try:
+            if self.job.pair_column is not None and not (pair or "").strip():
+                return f"the column {self.job.pair_column!r} is empty; expected some text"
+            adapter = ONLY if self.job.adapter_column is None else self._adapter(name or "")
+            return engine.submit(Request(adapter, [TextInput(text or "", pair)], Classify()))
+        except (BusyError, NotReadyError):  # not an error of the row
+            raise
+        except ForetokenError as error:
+            return one_line(str(error))
+
+    def _adapter(self, name: str) -> str:
+        """Load the adapter that a row names, unless it is loaded already."""
+        if name in self._unusable:
+            raise AdapterError(self._unusable[name])
+        store = self.engine.store
+        if name not in store.names:
+            try:
+                folder = self.job.adapter / check_name(name)
+                source = base_model_of(adapter_folder(folder), self.job.base_model)
+                if short_name(source) != short_name(self.job.model):
+                    raise AdapterError(f"{folder} is an adapter of {source}, and not of {self.job.model}")
+                self.engine.add(name, folder, accept_changed=self.job.accept_changed)
+            except ForetokenError as error:
+                self._unusable[name] = one_line(str(error))
+                raise
+        return name
+
+
+def _answer(name: str | None, asked: Asked) -> dict[str, Any]:
+    """Return the columns of a row.
+
+    Raises:
+        ComputeError: the model failed; it is not an error of the row.
+    """
+    answer: dict[str, Any] = {} if name is None else {"adapter": name}
+    if isinstance(asked, str):
+        return answer | {"error": asked}
+    try:
+        (prediction,) = asked.result()
+    except ComputeError:
+        raise
+    except ForetokenError as error:
+        return answer | {"error": one_line(str(error))}
+    answer |= {"tokens": prediction.tokens, "truncated": prediction.truncated}
+    if prediction.probabilities is None:
+        return answer | _numbers(prediction)
+    answer |= {"labels": list(prediction.labels), "probabilities": prediction.probabilities.tolist()}
+    return answer | {"label": next(iter(prediction.names), None), "prediction": prediction.names}
+
+
+def _numbers(prediction: TextPrediction) -> dict[str, Any]:
+    """Return the columns of regression: the number, or the numbers of the targets in ``labels``."""
+    std = prediction.numbers.get("std")
+    columns = {} if std is None else {"std": list(std.values()) if prediction.labels else [std]}
+    if not prediction.labels:
+        return columns | {"value": prediction.numbers["value"]}
+    return columns | {"labels": list(prediction.labels), "values": list(prediction.numbers["values"].values())}

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import os
 import signal
 import time
 from collections.abc import Callable
@@ -16,12 +17,12 @@ from starlette.types import ASGIApp
 from foretoken.errors import ConfigError, one_line
 from foretoken.inference.shared_base import SharedBase
 from foretoken.lengthening import short_name
+from foretoken.ray_cluster import ray_cluster, whole_path
 from foretoken.serving.http.app import make_app
 from foretoken.serving.http.metrics import Metrics
 from foretoken.serving.http.server import address, checked, listening_socket, start_engine
 from foretoken.serving.http.service import Service
 from foretoken.serving.http.settings import ServerSettings
-from foretoken.serving.ray.cluster import cluster, whole_path
 
 log = logging.getLogger(__name__)
 NAME = "foretoken"
@@ -44,7 +45,7 @@ def serve_replicas(settings: ServerSettings, *, say: Callable[[str], None]) -> N
     source, settings = base.source, _for_replicas(settings, base.precision)
     with listening_socket(settings) as listening:  # only checks that the address is free; Ray opens it again
         host, port = listening.getsockname()[:2]
-    with cluster(replicas, option="--replicas") as is_local:
+    with ray_cluster(os.environ.get("RAY_ADDRESS"), processes=replicas, option="--replicas") as is_local:
         from ray import serve
 
         serve.start(http_options={"host": host, "port": port})
