@@ -1,19 +1,29 @@
-"""What `predict` and `evaluate` have in common: the model, its columns, batches, precision and attention."""
+"""What `predict`, `explain` and `evaluate` have in common: the model, the texts, and where the answers go."""
 
 from __future__ import annotations
 
+import json
 import logging
+import sys
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
-from foretoken.errors import ConfigError, SaveError
+from foretoken.errors import ConfigError, DataError, SaveError
 from foretoken.limits import MOST_DOCUMENTS, MOST_TOKENS
 from foretoken.options import option
 from foretoken.outputs import check_output
+from foretoken_cli.console import say
 
 if TYPE_CHECKING:
+    import datasets
+
+    from foretoken.data.bad_rows import BadRows
+    from foretoken.data.plain_table import PlainTable
     from foretoken.inference.any_predictor import AnyPredictor
+    from foretoken.training.run.results import Prediction
 
 log = logging.getLogger(__name__)
 _FORMATS = (".csv", ".tsv", ".xlsx", ".json", ".jsonl", ".ndjson", ".parquet")
@@ -75,6 +85,25 @@ class InferenceOptions(BaseModelOptions):
         remembered = {name: column for name, column in predictor.columns.items() if name not in taken}
         return remembered | self.columns | {"problem": predictor.problem.name}
 
+    @property
+    def prediction_settings(self) -> dict[str, Any]:
+        """How rows are predicted, by the names that :func:`foretoken.inference.any_predictor.predict_table` has."""
+        return {
+            "batch_size": self.batch_size,
+            "tokens_per_batch": self.tokens_per_batch,
+            "scaled": not self.unscaled,
+        }
+
+    def predicted(self, predictor: AnyPredictor, file: str, **data: Any) -> tuple[datasets.Dataset, Prediction]:
+        """Return the documents of a labelled file, and what is predicted for them."""
+        from foretoken.data.load import load_examples
+        from foretoken.data.options import DataOptions
+        from foretoken.inference.evaluate import predicted
+
+        options = DataOptions(path=file, **self.columns_for(predictor), **data)
+        documents = load_examples(file, options, predictor.problem.name, predictor.problem.labels)
+        return documents, predicted(predictor, documents, **self.prediction_settings)
+
     def check_result(self, file: Path | None, predictor: AnyPredictor, data: str | None, *endings: str) -> None:
         """Raise before anything is computed if the results cannot be written to a file of one of these endings.
 
@@ -107,3 +136,95 @@ class InferenceOptions(BaseModelOptions):
         if isinstance(predictor, Predictor):
             log.info("computing in %s", _PRECISIONS[predictor.precision])
         return predictor
+
+
+@dataclass(frozen=True, kw_only=True)
+class TextOptions(InferenceOptions):
+    """The arguments of the verbs that answer texts, one JSON object per line."""
+
+    texts: list[str] | None = option("texts to answer", None, positional=True)
+    input: str | None = option("file, folder of txt files, or - for one document per line of stdin", None)
+    output: Path | None = option(
+        "write there instead of to stdout: a JSON object per line (.jsonl); of `predict --ray` a folder",
+        None,
+        short="-o",
+    )
+
+    def load_for_texts(self) -> AnyPredictor:
+        """Load the folder, and check the source of the texts and the place of the answers.
+
+        Raises:
+            ConfigError: there are texts and an input, or neither.
+            SaveError: the answers cannot be written there.
+        """
+        if bool(self.texts) == bool(self.input):
+            raise ConfigError("give either texts, or --input with a file, a folder or - (the lines of stdin)")
+        predictor = self.load()
+        self.check_result(self.output, predictor, self.input, ".jsonl", ".json", ".ndjson")
+        return predictor
+
+    def pieces(self, predictor: AnyPredictor, policy: str) -> Iterable[tuple[datasets.Dataset | PlainTable, BadRows]]:
+        """Return the rows: texts of the command line or stdin, or what the problem reads from a file."""
+        from foretoken.data.bad_rows import BadRows
+
+        if self.input is None or self.input == "-":
+            predictor.problem.check_texts()
+            if "text" in predictor.columns:
+                log.info(
+                    "a bare text is taken as the whole text; %r is for --input with a file", predictor.columns["text"]
+                )
+            texts = _stdin_lines() if self.input else list(enumerate(self.texts or (), 1))
+            bad_rows = BadRows(policy)
+            return [(_of_texts("stdin line" if self.input else "text", texts, bad_rows), bad_rows)]
+        from foretoken.data.load import input_pieces
+        from foretoken.data.options import DataOptions
+
+        data = DataOptions(path=self.input, **self.columns_for(predictor))
+        return input_pieces(self.input, data, predictor.problem.name, policy)
+
+    @contextmanager
+    def writing(self) -> Iterator[Callable[[object], object]]:
+        """Give what writes an answer: to stdout, or to a file that is there when the block has ended well."""
+        from foretoken.files import atomic_file
+
+        if self.output is None:
+            yield lambda answer: say(json_line(answer, to_stdout=True))
+            return
+        with atomic_file(self.output) as temporary, temporary.open("w", encoding="utf-8", newline="\n") as file:
+            yield lambda answer: file.write(f"{json_line(answer)}\n")
+
+
+def json_line(values: object, *, to_stdout: bool = False) -> str:
+    r"""Return values as JSON with every character escaped that does not print.
+
+    With `to_stdout`, letters beyond ASCII are escaped too unless the encoding of stdout has them.
+
+    >>> json_line({"text": "naïve \x9b31m"})
+    '{"text": "naïve \\u009b31m"}'
+    """
+    in_ascii = to_stdout and not (sys.stdout.encoding or "").lower().startswith("utf")
+    text = json.dumps(values, ensure_ascii=in_ascii)
+    return text if text.isprintable() else "".join(c if c.isprintable() else json.dumps(c)[1:-1] for c in text)
+
+
+def _of_texts(where: str, texts: Sequence[tuple[int, str]], bad_rows: BadRows) -> PlainTable:
+    from foretoken.data.plain_table import PlainTable
+    from foretoken.data.readers.labels import documents_from_rows
+    from foretoken.data.readers.rows import ColumnNames
+
+    rows = [(f"{where} {number}", {"id": str(number), "text": text}) for number, text in texts]
+    documents = documents_from_rows(where, rows, ColumnNames(label=None, bad_rows=bad_rows))
+    return PlainTable({name: [getattr(document, name) for document in documents] for name in ("id", "text")})
+
+
+def _stdin_lines() -> list[tuple[int, str]]:
+    """Return the lines of stdin that are not blank, with their numbers; bytes that are not UTF-8 stay to be refused."""
+    from foretoken.data.readers.encodings import AUTO, marked
+    from foretoken.data.readers.files import as_text, text_lines
+
+    content, errors = sys.stdin.buffer.read(), "surrogateescape"
+    text = as_text("stdin", content, AUTO, errors=errors) if marked(content) else content.decode("utf-8", errors)
+    lines = [(number, line) for number, line in enumerate(text_lines(text), 1) if line.strip()]
+    if not lines:
+        raise DataError("stdin: no text; expected one document per line")
+    return lines

@@ -43,27 +43,16 @@ class EvaluateCommand(InferenceOptions):
 def run(words: Sequence[str]) -> int:
     """Print the metrics of an adapter on a file, of each class, and its errors; write all of it if asked."""
     options = parse(EvaluateCommand, "evaluate", words, described(__doc__))
-    from foretoken.data.load import load_examples
-    from foretoken.data.options import DataOptions
     from foretoken.files import write_json
     from foretoken.inference.evaluate import described as description
-    from foretoken.inference.evaluate import predicted
     from foretoken.training.run.prepare import beginnings_of
     from foretoken.training.run.results import write_predictions
 
     predictor = options.load()
     options.check_result(options.output, predictor, options.file, ".parquet")
     options.check_result(options.results, predictor, options.file, ".json")
-    problem = replace(predictor.problem, n_bins=options.ece_bins)
-    data = DataOptions(path=options.file, **options.columns_for(predictor), bad_rows=options.bad_rows)
-    documents = load_examples(options.file, data, problem.name, problem.labels)
-    outcome = predicted(
-        replace(predictor, problem=problem),
-        documents,
-        batch_size=options.batch_size,
-        tokens_per_batch=options.tokens_per_batch,
-        scaled=not options.unscaled,
-    )
+    asked = replace(predictor, problem=replace(predictor.problem, n_bins=options.ece_bins))
+    documents, outcome = options.predicted(asked, options.file, bad_rows=options.bad_rows)
     if options.output is not None:
         write_predictions(options.output, {options.output.stem: outcome})
     values = description(outcome, beginnings_of(documents), errors=options.errors)

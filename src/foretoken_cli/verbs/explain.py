@@ -6,15 +6,13 @@ import logging
 import sys
 from collections.abc import Sequence
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Any, Literal
 
-from foretoken.errors import ConfigError, cut, printable
+from foretoken.errors import cut, printable
 from foretoken.options import option
 from foretoken_cli.console import described, say, writing_results
-from foretoken_cli.inference import InferenceOptions
+from foretoken_cli.inference import TextOptions
 from foretoken_cli.parser import parse
-from foretoken_cli.verbs.predict import json_line, pieces_of, written
 
 log = logging.getLogger(__name__)
 _WIDEST, _LONGEST = 200, 2000  # characters of a passage, and of a text that is shown as a whole
@@ -22,12 +20,9 @@ _MARKED = 0.1  # of the largest score, from which a piece of the text is marked
 
 
 @dataclass(frozen=True, kw_only=True)
-class ExplainCommand(InferenceOptions):
+class ExplainCommand(TextOptions):
     """The command line of `foretoken explain`."""
 
-    texts: list[str] | None = option("texts to answer and explain", None, positional=True)
-    input: str | None = option("file, folder of txt files, or - for one document per line of stdin", None)
-    output: Path | None = option("write there instead of to stdout: a JSON object per line (.jsonl)", None, short="-o")
     label: str | None = option("explain this label, whatever the answer is", None)
     by: Literal["words", "passages"] | None = option(
         "what is scored (default: words of documents of up to 128 tokens, passages of longer ones)", None
@@ -39,29 +34,26 @@ class ExplainCommand(InferenceOptions):
 def run(words: Sequence[str]) -> int:
     """Print or write every document's answer and evidence."""
     options = parse(ExplainCommand, "explain", words, described(__doc__))
-    if bool(options.texts) == bool(options.input):
-        raise ConfigError("give either texts, or --input with a file, a folder or - (the lines of stdin)")
     from foretoken.data.bad_rows import DROP
     from foretoken.inference.attributions import ExplainOptions
     from foretoken.inference.explain import check_explainable, explain_rows
 
-    predictor = options.load()
+    predictor = options.load_for_texts()
     check_explainable(predictor, options.label)
-    options.check_result(options.output, predictor, options.input, ".jsonl", ".json", ".ndjson")
     tokens = options.tokens_per_batch or ExplainOptions.tokens_per_batch
     settings = ExplainOptions(label=options.label, by=options.by, top=options.top, tokens_per_batch=tokens)
-    batches = {"batch_size": options.batch_size, "tokens_per_batch": options.tokens_per_batch}
-    how: dict[str, Any] = {"scaled": not options.unscaled, **batches}
-    pieces = pieces_of(options, predictor, DROP)
-    answers = (pair for piece in pieces for pair in explain_rows(predictor, *piece, settings, **how))
+    pieces = options.pieces(predictor, DROP)
+    answers = (
+        pair for piece in pieces for pair in explain_rows(predictor, *piece, settings, **options.prediction_settings)
+    )
     errors, is_json = 0, options.format == "json" or (options.format is None and not sys.stdout.isatty())
-    with written(options.output) as write:
+    with options.writing() as write:
         for answer, text in answers:
             errors += "error" in answer
             if options.output is None and not is_json:
                 _show(answer, text)
             else:
-                write(json_line(answer, to_stdout=options.output is None))
+                write(answer)
     if errors:
         log.error("rows with an error in the place of an answer: %d", errors)
     return 1 if errors else 0
