@@ -17,8 +17,7 @@ import requests
 
 from foretoken.serving.engine import Limits
 from foretoken.serving.http.bodies import BODIES
-from foretoken.serving.http.guard import Guard
-from foretoken.serving.http.hosts import Hosts
+from foretoken.serving.http.guard import Guard, Hosts
 from foretoken.serving.http.logs import json_logs
 from foretoken.serving.http.metrics import Metrics
 from foretoken.serving.http.settings import ServerSettings
@@ -97,12 +96,6 @@ def test_a_body_that_does_not_come_is_not_waited_for(hostile):
         assert read_all(slow).startswith(b"HTTP/1.1 408")
 
 
-def test_a_client_that_hangs_up_in_its_body_leaves_nothing(hostile):
-    with connect(hostile) as gone:
-        gone.sendall(HEAD + b"Content-Length: 100\r\n\r\n{")
-    is_fine(hostile)
-
-
 def test_a_hundred_megabytes_are_refused_unread(hostile):
     with connect(hostile) as large:
         large.sendall(HEAD + b"Content-Length: 100000000\r\n\r\n")
@@ -121,19 +114,20 @@ def test_a_hundred_megabytes_are_refused_unread(hostile):
 
 
 def test_bodies_that_are_in_memory_together_are_bounded_and_the_silent_ones_give_way():
-    """By the bytes that have come: also where all come from one proxy, and where some peers take all the room."""
-    waiting = {"type": "http.request", "body": b"a" * 10**6, "more_body": True}
-    whole = waiting | {"more_body": False}
+    """By the bytes that have come, whoever sends them."""
+    part = {"type": "http.request", "body": b"a" * 10**6, "more_body": True}
+    headers = [(b"host", b"localhost"), (b"content-length", b"1000000")]
+    scope = {"type": "http", "method": "POST", "path": "/classify", "headers": headers}
 
     async def app(scope, receive, send):
         await scope["state"]["body"].whole()
         await send({"type": "http.response.start", "status": 200, "headers": []})
 
-    async def crowd(peers):
+    async def crowd():
         guard = Guard(app, settings=ServerSettings(max_body=1), metrics=Metrics())
 
-        def ask(peer, *messages):
-            sent, coming = [], [*messages]
+        def ask(**more):
+            sent, coming = [], [part | more]
 
             async def receive():
                 return coming.pop() if coming else await asyncio.sleep(60)
@@ -141,29 +135,22 @@ def test_bodies_that_are_in_memory_together_are_bounded_and_the_silent_ones_give
             async def send(message):
                 sent.append(message.get("status"))
 
-            headers = [(b"host", b"localhost"), (b"content-length", b"1000000")]
-            scope = {"type": "http", "method": "POST", "path": "/classify", "headers": headers, "client": (peer, 1)}
-            return asyncio.create_task(guard(scope, receive, send)), sent
+            return asyncio.create_task(guard(dict(scope), receive, send)), sent
 
-        stalled = [ask(f"stalled {number % peers}", waiting) for number in range(peers * BODIES // 2)]
+        stalled = [ask() for _ in range(BODIES)]
         await asyncio.sleep(0.05)
-        held = guard.bodies.held[None]
-        answered = [ask(peer, whole) for peer in ("stalled 0", "honest", "stalled 0")]
+        assert guard.bodies.held == BODIES * 10**6
+        answered = [ask(more_body=False) for _ in range(3)]
         await asyncio.sleep(0.05)
-        statuses = [sent[0] for _, sent in answered]
+        assert [sent[0] for _, sent in answered] == [200, 200, 200]
         refused = [number for number, (_, sent) in enumerate(stalled) if sent[:1] == [429]]
+        assert refused in ([0], [0, 1], [0, 1, 2])
         for task, _ in [*stalled, *answered]:
             task.cancel()
         await asyncio.gather(*(task for task, _ in [*stalled, *answered]), return_exceptions=True)
-        return held, statuses, refused, +guard.bodies.held
+        assert guard.bodies.held == 0
 
-    for peers in (1, 2):
-        held, statuses, refused, left = asyncio.run(crowd(peers))
-        assert held == peers * 10**6 * BODIES // 2
-        assert statuses == [200, 200, 200]
-        assert refused[:1] == [0]
-        assert len(refused) <= 3
-        assert left == {}
+    asyncio.run(crowd())
 
 
 @pytest.mark.parametrize(
@@ -206,15 +193,6 @@ def test_nobody_gets_in_without_the_key(hostile):
     assert httpx.get(f"{hostile.base_url}/health/live").status_code == 200
     assert hostile.delete("/v1/adapters/spam").status_code == 401  # the key of clients is not that of admins
     is_fine(hostile)
-
-
-def test_many_tiny_requests_are_answered(server):
-    async def flood():
-        async with httpx.AsyncClient(base_url=server.base_url, timeout=300) as many:
-            asked = ({"model": "spam", "input": f"word{number % 40}"} for number in range(100))
-            return await asyncio.gather(*(many.post("/classify", json=body) for body in asked))
-
-    assert {answer.status_code for answer in asyncio.run(flood())} == {200}
 
 
 @asynccontextmanager
@@ -576,17 +554,6 @@ def test_an_answer_that_is_not_taken_is_not_waited_for(hostile):
             while part := slow.recv(65536):
                 parts.append(part)
         assert 0 < b"".join(parts).count(b"HTTP/1.1 200") < 1000
-
-
-@pytest.mark.parametrize("size", [1, 40])
-def test_a_body_in_crumbs_is_refused(open_server, size):
-    """h11 takes as long for a chunk of one byte as for thousands."""
-    chunk = b"%x\r\n" % size + b"a" * size + b"\r\n"
-    with connect(open_server) as crumbs:
-        crumbs.sendall(HEAD.replace(b"Host: x", b"Host: localhost") + b"Transfer-Encoding: chunked\r\n\r\n")
-        with suppress(OSError):
-            crumbs.sendall(chunk * 20_000)
-        assert b"small parts" in read_all(crumbs)
 
 
 @pytest.mark.parametrize(

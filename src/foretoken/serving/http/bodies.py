@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 import time
 from codecs import BOM_UTF8
-from collections import Counter
 from contextlib import suppress
 from dataclasses import dataclass, field
 from typing import TypeVar
@@ -19,7 +18,7 @@ from foretoken.serving.http.metrics import Metrics
 from foretoken.serving.http.settings import ServerSettings
 
 UPLOADS = "/v1/adapters/"
-BODIES = 32  # memory for bodies, in bodies of the largest size; one peer may have half of it
+BODIES = 32  # memory for bodies, in bodies of the largest size
 _DRAINED = 8  # bytes that are discarded after an early answer, in bodies of the largest size
 _DRAIN_SECONDS, _IDLE_SECONDS = 5.0, 1.0  # how long bytes are discarded, and how long none may arrive meanwhile
 _TEXTS = 8  # strings or values, lists, objects, of a document
@@ -41,14 +40,14 @@ class GoneError(Exception):
 
 @dataclass
 class Bodies:
-    """The bytes of bodies in memory, of all clients and of each, and the number of requests that are being answered.
+    """The bytes of bodies in memory, and the number of requests that are being answered.
 
-    All bodies of a proxy come from one peer, so no peer is refused: the body that has been silent longest is dropped.
+    Where there are too many bytes, the body that has been silent longest is dropped.
     """
 
     settings: ServerSettings
     metrics: Metrics
-    held: Counter[str | None] = field(default_factory=Counter)  # None: of all
+    held: int = 0
     running: int = 0
     arriving: dict[Body, None] = field(default_factory=dict)  # the longest silent first
 
@@ -58,11 +57,10 @@ class Bodies:
         Raises:
             RefusedError: there are too many, and no body can be dropped.
         """
-        most = BODIES * self.settings.body_bytes
         self.arriving.pop(body, None)
-        while self.held[None] + size > most or self.held[body.peer] + size > most // 2:
+        while self.held + size > BODIES * self.settings.body_bytes:
             self.metrics.rejected("bodies")
-            silent = self._silent(body.peer if self.held[body.peer] + size > most // 2 else None)
+            silent = next(iter(self.arriving), None)
             if silent is None:
                 raise _busy()
             silent.give_way()
@@ -72,15 +70,8 @@ class Bodies:
 
     def count(self, body: Body, size: int) -> None:
         """Count bytes; a negative size frees them."""
-        self.held.update({None: size, body.peer: size})
+        self.held += size
         body.booked += size
-        if not self.held[body.peer]:
-            del self.held[body.peer]
-
-    def _silent(self, peer: str | None) -> Body | None:
-        """Return the longest silent body of a peer (default: of the peer that holds most bytes)."""
-        greediest = peer or max((body.peer for body in self.arriving), key=self.held.__getitem__, default="")
-        return next((body for body in self.arriving if body.peer == greediest), None)
 
 
 class Body:
@@ -95,7 +86,7 @@ class Body:
         self.is_whole = not self.length and b"transfer-encoding" not in self.headers
         bodies.running += self.is_whole
         self.ends = time.monotonic() + self.settings.client_seconds
-        self.peer, self.read, self.booked = (scope.get("client") or ("",))[0], 0, 0
+        self.read = self.booked = 0
         self._reading, self._is_given_up = anyio.CancelScope(), False
 
     def header(self, name: bytes) -> str:

@@ -27,8 +27,7 @@ from foretoken.serving.compute import MixedBank
 from foretoken.serving.engine import ServingEngine
 from foretoken.serving.folders import check_name, checked_folder
 from foretoken.serving.http.app import make_app
-from foretoken.serving.http.guard import error_answer
-from foretoken.serving.http.hosts import Hosts
+from foretoken.serving.http.guard import Hosts, error_answer
 from foretoken.serving.http.metrics import Metrics
 from foretoken.serving.http.service import Service
 from foretoken.serving.http.settings import MEGABYTE, ServerSettings
@@ -38,7 +37,6 @@ log = logging.getLogger(__name__)
 _BACKLOG = 2048  # connections that wait to be accepted
 _FILES = 200  # that are open beside connections
 _HEAD_BYTES = 2**14  # of a request's head
-_CRUMB, _CRUMBS = 64, 2000  # bytes of a body's part on average, and the number of parts that may be smaller
 _LINGER = 2.0  # seconds that a client has to read the error before the connection is closed
 
 
@@ -56,7 +54,32 @@ def serve(settings: ServerSettings, *, say: Callable[[str], None]) -> None:
     """
     source = checked(settings)
     with listening_socket(settings) as listening:
-        _Serving(settings, source, address(*listening.getsockname()[:2]), say).run(listening)
+        service = Service(settings, Metrics())
+        server, failures = uvicorn.Server(uvicorn_config(settings, service)), list[BaseException]()
+
+        def start() -> None:
+            """Load the model while the server says that it is starting."""
+            try:
+                service.engine = start_engine(settings, source, service.metrics)
+                store, where = service.engine.store, address(*listening.getsockname()[:2])
+                noun = "adapter" if len(store.names) == 1 else "adapters"
+                say(f"serving {len(store.names)} {noun} of {store.base_name} in {store.base.precision} at {where}")
+            except BaseException as error:
+                failures.append(error)
+                server.should_exit = True
+
+        before = {number: signal.signal(number, _ignore) for number in (signal.SIGTERM, signal.SIGINT)}
+        starting = Thread(target=start, name="foretoken-start", daemon=True)
+        try:
+            starting.start()
+            server.run(sockets=[listening])
+        finally:
+            starting.join()
+            service.close()
+            for number, handler in before.items():
+                signal.signal(number, handler)
+    if failures:
+        raise failures[0]
 
 
 def address(host: str, port: int) -> str:
@@ -98,64 +121,6 @@ def _add(store: Store, folder: Path, *, accept_changed: bool) -> None:
         log.warning("adapter %s is not loaded: %s", folder.name, one_line(str(error)))
 
 
-class _Serving:
-    """One run of the server."""
-
-    def __init__(self, settings: ServerSettings, source: str, address: str, say: Callable[[str], None]) -> None:
-        self.settings, self.source, self.address, self.say = settings, source, address, say
-        self.service = Service(settings, Metrics())
-        self.failure: BaseException | None = None
-        self.server = uvicorn.Server(uvicorn_config(settings, self.service))
-
-    def run(self, listening: socket.socket) -> None:
-        """Serve until told to stop."""
-        before = {number: signal.signal(number, _ignore) for number in (signal.SIGTERM, signal.SIGINT)}
-        starting = Thread(target=self._start, name="foretoken-start", daemon=True)
-        try:
-            starting.start()
-            self.server.run(sockets=[listening])
-        finally:
-            starting.join()
-            self.service.close()
-            for number, handler in before.items():
-                signal.signal(number, handler)
-        if self.failure is not None:
-            raise self.failure
-
-    def _start(self) -> None:
-        """Load the model while the server says that it is starting."""
-        try:
-            engine = start_engine(self.settings, self.source, self.service.metrics)
-            self.service.engine = engine
-            count = len(engine.store.names)
-            noun = "adapter" if count == 1 else "adapters"
-            base = engine.store.base_name
-            self.say(f"serving {count} {noun} of {base} in {engine.store.base.precision} at {self.address}")
-        except BaseException as error:
-            self.failure, self.server.should_exit = error, True
-
-
-class _Connection(h11.Connection):
-    """h11's connection that refuses bodies in very small parts: each part costs as much time as many bytes."""
-
-    _parts = 0.0
-
-    def next_event(self) -> Any:
-        """Return the next event.
-
-        Raises:
-            h11.RemoteProtocolError: the body arrives in too many small parts.
-        """
-        event = super().next_event()
-        if isinstance(event, h11.Data):
-            self._parts += 1 - len(event.data) / _CRUMB
-            if self._parts > _CRUMBS:
-                raise h11.RemoteProtocolError("the body comes in too many small parts")
-        elif isinstance(event, h11.Request):
-            self._parts = 0.0
-        return event
-
-
 class Protocol(H11Protocol):
     """uvicorn's protocol, with limits on the time that a client may take to send and receive, and on connections.
 
@@ -170,10 +135,6 @@ class Protocol(H11Protocol):
     _head: asyncio.TimerHandle | None = None
     _taking: asyncio.TimerHandle | None = None
     _is_ended = False
-
-    def __init__(self, *args: Any, **options: Any) -> None:
-        super().__init__(*args, **options)
-        self.conn = _Connection(h11.SERVER, _HEAD_BYTES)
 
     def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
         """Start to wait for a request."""
@@ -269,6 +230,7 @@ def uvicorn_config(settings: ServerSettings, service: Service) -> uvicorn.Config
     return uvicorn.Config(
         make_app(service),
         http=protocol,
+        h11_max_incomplete_event_size=_HEAD_BYTES,
         ws="none",
         lifespan="off",
         log_config=None,
