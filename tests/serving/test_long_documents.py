@@ -79,15 +79,6 @@ def test_a_document_whose_rows_cannot_be_merged_fails_alone(saved, monkeypatch):
         assert engine.submit(Request("spam", [TextInput(TEXTS[1])], Classify())).result(60)
 
 
-def test_half_of_the_bits_serve_them_too(saved, expected):
-    with ServingEngine(
-        make_store(*saved, precision="bf16"), limits=Limits(seconds_waiting=600, seconds_expected=600)
-    ) as engine:
-        for (name, number), found in served(engine)[0].items():
-            if found.probabilities is not None:
-                np.testing.assert_allclose(answer(found), expected[name][number].reshape(-1), atol=0.1, err_msg=name)
-
-
 def test_over_http_and_vectors_of_all_of_a_text(saved, expected):
     with serving(make_store(*saved)) as (address, _), httpx.Client(base_url=address, timeout=60) as client:
         for name in ("spam", "apart"):

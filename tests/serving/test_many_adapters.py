@@ -1,22 +1,16 @@
 """One document, many adapters: `model` is a list, and what they have in common is computed once."""
 
-from dataclasses import asdict
-
-import datasets
 import numpy as np
 import pytest
 
 from foretoken import LoraConfig, PrefixPropagationConfig, PrefixTuningConfig
-from foretoken.inference.predictor import load_for_inference, predict_rows
 from foretoken.serving.compute import MixedBank
 from foretoken.serving.engine import ServingEngine
 from foretoken.serving.requests import Limits, Request
 from foretoken.serving.tasks import Classify, TextInput
-from foretoken.training.options import HeadOptions
 
 from support import served
 from support.served import make_store, save_adapter
-from support.table import ROWS
 
 TEXTS = ["lunch word1 word2", "prize " * 20, "word7 winner"]
 KINDS = ["spam", "topic", "stars", "house", "rare", "topics", "spam"]
@@ -87,10 +81,13 @@ def asked(engine, names, texts):
     return [one.result(60) for one in engine.submit_all([Request(name, documents, task) for name in names])]
 
 
-@pytest.mark.parametrize("tokens_per_batch", [8192, 30])
-def test_the_frozen_layers_run_once_for_a_document(upper, tokens_per_batch):
+@pytest.mark.parametrize(
+    ("tokens_per_batch", "precision", "error"),
+    [(8192, "fp32", 1e-5), (30, "fp32", 1e-5), (8192, "bf16", 0.02)],  # bfloat16 has 8 bits
+)
+def test_the_frozen_layers_run_once_for_a_document(upper, tokens_per_batch, precision, error):
     """In one batch, and in batches of a few rows, of which each finds the states of the one before."""
-    store = make_store(*upper)
+    store = make_store(*upper, precision=precision)
     names = store.names
     with ServingEngine(store, limits=Limits(tokens_per_batch=tokens_per_batch)) as engine:
         alone = [[asked(engine, [name], [text])[0][0] for text in TEXTS[:2]] for name in names]
@@ -100,19 +97,7 @@ def test_the_frozen_layers_run_once_for_a_document(upper, tokens_per_batch):
         assert sum(seen) <= sum(lengths)
     for one, other in zip(together, alone, strict=True):
         for mine, theirs in zip(one, other, strict=True):
-            np.testing.assert_allclose(mine.logits, theirs.logits, rtol=1e-5, atol=1e-5)
-
-
-def test_shared_layers_of_lower_precision(upper):
-    store = make_store(*upper, precision="bf16")
-    with ServingEngine(store) as engine:
-        alone = [asked(engine, [name], TEXTS[:2])[0] for name in store.names]
-        seen = first_layer_tokens(store.bank)
-        together = asked(engine, store.names, TEXTS[:2])
-        assert sum(seen) <= sum(answer.tokens for answer in together[0])
-    for one, other in zip(together, alone, strict=True):
-        for mine, theirs in zip(one, other, strict=True):
-            np.testing.assert_allclose(mine.logits, theirs.logits, rtol=0.02, atol=0.02)  # bfloat16 has 8 bits
+            np.testing.assert_allclose(mine.logits, theirs.logits, rtol=error, atol=error)
 
 
 def test_documents_are_remembered_up_to_a_size(upper):
@@ -132,27 +117,3 @@ def test_documents_are_remembered_up_to_a_size(upper):
     kept.size = 1
     store.bank.run("logits", [{"input_ids": [5, 6, 7]}, {"input_ids": [5, 8]}], [store.get("a0").key] * 2)
     assert {one.shape[0] for one in kept.kept.values()} == {3, 2}  # those of the last batch alone
-
-
-@pytest.mark.slow  # by default: tests/conformance/test_bank.py
-def test_every_method_with_the_default_head_shares_the_batch(adapters, tmp_path, monkeypatch):
-    """What the docs name runs apart: see test_bank.py for its refusals."""
-    model, folders, head = adapters[0], {}, asdict(HeadOptions())
-    for number, (method, kind) in enumerate({**ROWS, "lora": LoraConfig}.items()):
-        name = folders_name(method)
-        options = {"target_modules": ["query"], "r": 2} if kind is LoraConfig else {}
-        monkeypatch.setitem(served.ADAPTERS, name, ("classification", ["ham", "spam"], kind, options))
-        save_adapter(tmp_path / name, model, name, seed=number, pool=head["pool"], card={"recipe": {"head": head}})
-        folders[name] = tmp_path / name
-    store = make_store(model, folders)
-    assert [name for name in store.names if store.get(name).key not in store.bank.together] == []
-    with ServingEngine(store) as engine:
-        found = asked(engine, store.names, TEXTS)
-    for name, answers in zip(store.names, found, strict=True):
-        predictor = load_for_inference(folders[name])
-        expected = predict_rows(predictor, datasets.Dataset.from_dict({"id": list("012"), "text": TEXTS}))[0]
-        np.testing.assert_allclose([answer.probabilities for answer in answers], expected, atol=1e-5, err_msg=name)
-
-
-def folders_name(method):
-    return "".join(letter if letter.isalnum() else "-" for letter in method)

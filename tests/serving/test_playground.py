@@ -57,32 +57,34 @@ def opened(browser, address, view, scheme):
     context.close()
 
 
+def send(page, until, **fields):
+    """Fill in fields, send, and wait for the answer."""
+    for name, value in fields.items():
+        page.locator(f"#{name}").fill(value)
+    page.locator("#send").click()
+    page.locator(until).first.wait_for()
+
+
 @pytest.mark.parametrize(("view", "scheme"), [("desktop", "light"), ("phone", "dark")])
 def test_the_page_predicts(server, browser, view, scheme):
     with opened(browser, str(server.base_url), view, scheme) as page:
         choose = page.locator("#adapter")
         assert page.locator("#about").inner_text() == "classification, calibrated, reads 64 tokens at a time"
 
-        page.locator("#text").fill("word1 lunch " * 60)
-        page.locator("#send").click()
-        page.locator(".bar").first.wait_for()
+        send(page, ".bar", text="word1 lunch " * 60)
         expected = server.post("/classify", json={"model": "spam", "input": "word1 lunch " * 60}).json()["data"][0]
         shown = [text.split()[0] for text in page.locator(".bar .value").all_inner_texts()]
         assert shown == [f"{100 * value:.1f}" for value in sorted(expected["probs"], reverse=True)]
         assert "64 tokens read; the rest of the text was cut off" in page.locator("#result").inner_text()
 
-        page.locator("#limit").fill("0.1")
-        page.locator("#send").click()
-        page.locator(".error").wait_for()
+        send(page, ".error", limit="0.1")
         refused = server.post("/classify", json={"model": "spam", "input": "word1", "max_error": 0.1}).json()["error"]
         assert page.locator(".error").inner_text() == refused["message"]
         page.locator("#limit").fill("")
 
         choose.select_option("names")
         text = "\U0001f600 lunch word1 <b>prize</b>"
-        page.locator("#text").fill(text)
-        page.locator("#send").click()
-        page.locator(".text").wait_for()
+        send(page, ".text", text=text)
         found = server.post("/models/names", json={"inputs": text}).json()
         marked = page.locator(".text mark").all_inner_texts()
         letters = list(text)
@@ -90,9 +92,7 @@ def test_the_page_predicts(server, browser, view, scheme):
 
         choose.select_option("topics")
         assert page.locator("#about").inner_text().startswith("multi-label-classification, calibrated")
-        page.locator("#text").fill("word1 lunch")
-        page.locator("#send").click()
-        page.locator(".bar").first.wait_for()
+        send(page, ".bar", text="word1 lunch")
         (row,) = server.post("/classify", json={"model": "topics", "input": "word1 lunch"}).json()["data"]
         assert page.locator(".bar.best .name").all_inner_texts() == row["labels"]
         likeliest = sorted(range(90), key=lambda number: -row["probs"][number])[:10]
@@ -106,9 +106,7 @@ def test_the_page_predicts(server, browser, view, scheme):
         assert page.locator(".bar").count() == 2
 
         choose.select_option("stars")
-        page.locator("#text").fill("   ")
-        page.locator("#send").click()
-        page.locator(".error").wait_for()
+        send(page, ".error", text="   ")
         assert "the document is empty" in page.locator(".error").inner_text()
 
 
@@ -122,18 +120,13 @@ def test_the_page_asks(questions, browser, view, scheme):
             given = {"text": "word3", "choices": ["word1", "lunch word2"]}
             chosen = client.post("/models/chosen", json={"inputs": given}).json()
         choose.select_option("asked")
-        page.locator("#question").fill("word3")
-        page.locator("#text").fill(text)
-        page.locator("#send").click()
-        page.locator(".text mark").wait_for()
+        send(page, ".text mark", question="word3", text=text)
         assert page.locator(".text mark").inner_text() == found["answer"]
         assert page.locator(".text").inner_text() == text
 
         choose.select_option("chosen")
         assert page.locator("#what").inner_text() == "Choices, one a line"
-        page.locator("#text").fill("word1\n\nlunch word2\n")
-        page.locator("#send").click()
-        page.locator(".bar").first.wait_for()
+        send(page, ".bar", text="word1\n\nlunch word2\n")
         shown = [text.split()[0] for text in page.locator(".bar .value").all_inner_texts()]
         assert shown == [f"{100 * value:.1f}" for value in chosen["probabilities"]]
         assert page.locator(".bar.best .name").inner_text() == chosen["choice"]
