@@ -164,7 +164,7 @@ def make_engine(settings: Mapping[str, Any], folder: Path) -> ServingEngine:
 
 def ask(engine: ServingEngine, name: str, text: TextInput) -> Waiting:
     """Ask an adapter about a document."""
-    return engine.submit(Request(name, [text], Classify(), timeout=engine.limits.seconds_waiting))
+    return engine.submit(Request(name, [text], Classify()))
 
 
 def equal_to_alone(engine: ServingEngine, settings: Mapping[str, Any]) -> dict[str, Any]:
@@ -210,7 +210,7 @@ def overload(engine: ServingEngine, settings: Mapping[str, Any]) -> dict[str, An
     nothing are in the queue at all times, for a quarter of the time before they count.
     """
     written, limits, seconds = texts(200, settings), Limits(), settings["arriving_seconds"]
-    engine.limits = replace(limits, seconds_waiting=PATIENT.seconds_waiting)
+    engine.limits = replace(PATIENT, tokens_per_batch=engine.budget())
     saturated(engine, written, seconds / 4)
     capacity = saturated(engine, written, seconds)
     engine.limits = limits

@@ -67,7 +67,7 @@ def test_classify_answers_vllms_request_with_calibrated_probabilities(server, pr
     np.testing.assert_allclose([row["probs"] for row in answer["data"]], expected, atol=1e-5)
     assert [row["label"] for row in answer["data"]] == [answer["labels"][n] for n in expected.argmax(axis=1)]
     assert answer["usage"]["prompt_tokens"] == sum(row["tokens"] for row in answer["data"])
-    again = server.post("/v1/classify", json=VLLM | {"truncate_prompt_tokens": -1})
+    again = server.post("/classify", json=VLLM | {"truncate_prompt_tokens": -1})
     np.testing.assert_allclose(probabilities(again), expected, atol=1e-5)
     logits = probabilities(server.post("/classify", json=VLLM | {"use_activation": False}))
     scaled = np.exp(np.array(logits) / 2)  # the adapter's card says a temperature of 2

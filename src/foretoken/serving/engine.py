@@ -32,7 +32,7 @@ _FIRST_TOKENS = 2048  # of a batch while the speed is not known
 _TYPICAL = 128  # tokens of a row, when the speed is measured
 _ASSUMED = 512.0  # tokens a second of a model that could not be measured, until the first full batch
 _CHARACTERS = 4  # of a token, estimated while a text is being tokenised
-_LOOK = 0.1  # seconds between two checks of the deadlines while adapters are read
+_LOOK = 0.1  # seconds between two looks for late requests while adapters are read
 State: TypeAlias = Literal["new", "ready", "draining", "closed", "failed"]
 
 
@@ -152,7 +152,7 @@ class ServingEngine:
             count = len(documents) * len(held)
             with self._changed:  # one step, or two requests would take the same place
                 if held:
-                    self.check_room(count, requests[0].timeout)
+                    self.check_room(count)
                 self._reserve(count, tokens)
             try:
                 results |= {number: tried(requests[number].prepared, adapter) for number, adapter in held.items()}
@@ -205,14 +205,13 @@ class ServingEngine:
             reason = {"new": "is starting", "failed": "has failed"}.get(self.state, "is shutting down")
             raise NotReadyError(f"the engine {reason}; try again later")
 
-    def check_room(self, documents: int = 1, timeout: float | None = None) -> None:
+    def check_room(self, documents: int = 1) -> None:
         """Raise BusyError where the queue has no room for documents, or takes longer than they may be expected to."""
-        most = self.limits.seconds_expected if timeout is None else timeout
         with self._changed:
             waiting = len(self._queue) + self._reserved
             if waiting and waiting + documents > self.limits.rows_waiting:
                 self._refuse("queue full")
-            if waiting and self._expected() > min(most, self.limits.seconds_waiting):
+            if waiting and self._expected() > min(self.limits.seconds_expected, self.limits.seconds_waiting):
                 self._refuse("overload")
 
     def _reserve(self, documents: int, tokens: int) -> None:
@@ -226,13 +225,12 @@ class ServingEngine:
     ) -> list[Future[list[Tensor]]]:
         now, requests = self._clock(), []
         for adapter, request, prepared in ready:
-            wait = min(request.timeout or self.limits.seconds_waiting, self.limits.seconds_waiting)
             rows = [row for document in prepared for row in document.rows]
             sizes = [len(document.rows) for document in prepared]
             kind = request.task.kind
             if kind == "logits" and max(sizes) > 1 and adapter.pools:
                 kind = "summaries"
-            pending = Pending(adapter, kind, rows, Future(), arrived=now, deadline=now + wait, sizes=sizes)
+            pending = Pending(adapter, kind, rows, Future(), arrived=now, sizes=sizes)
             pending.is_one_of_many = len(ready) > 1
             requests.append(pending)
         with self._changed:
@@ -258,7 +256,7 @@ class ServingEngine:
         As many rows may join its batch later as wait before it.
         """
         speed = self._tokens_per_second
-        batch = min(self._budget(), self._queue.tokens) / speed if speed else 0.0
+        batch = min(self.budget(), self._queue.tokens) / speed if speed else 0.0
         return self._expected_wait() + batch
 
     def _expected_wait(self) -> float:
@@ -274,7 +272,7 @@ class ServingEngine:
         running = abs(self._running_tokens / speed - elapsed)
         return (self._queue.tokens + self._coming) / speed + running
 
-    def _budget(self) -> int:
+    def budget(self) -> int:
         """Return the tokens of the next batch: at most those that run in a quarter of ``seconds_expected``."""
         speed, seconds = self._tokens_per_second, self.limits.seconds_expected
         wanted = max(_LEAST_TOKENS, int(speed * seconds / 4)) if speed else _FIRST_TOKENS
@@ -324,7 +322,7 @@ class ServingEngine:
             log.exception("the engine has failed")
             with self._changed:
                 self.state = "failed"
-                left = [*dict.fromkeys(row.request for row in self._running), *self._queue.requests()]
+                left = [*dict.fromkeys(row.request for row in self._running), *self._queue.late()]
             for request in left:
                 settle(request.future, error=ComputeError(f"the engine has failed: {type(error).__name__}"))
             while self._calls:
@@ -357,7 +355,7 @@ class ServingEngine:
         """Answer late requests, then run one batch."""
         now = self._clock()
         with self._changed:
-            late = self._queue.late(now)
+            late = self._queue.late(now - self.limits.seconds_waiting)
             seconds = self._retry_after()
         for request in late:
             self.observer.rejected("queue time")
@@ -368,7 +366,7 @@ class ServingEngine:
             settle(request.future, error=BusyError(said, seconds))
         with self._changed:
             self._queue.drop_over()
-            budget, ready = self._budget(), self.store.is_ready
+            budget, ready = self.budget(), self.store.is_ready
             absent = [adapter for adapter in self._queue.adapters() if not ready(adapter)]
             self._running = self._queue.take(budget, padded=self._padded, ready=ready)
         for adapter in absent:  # those that were unloaded while requests for them waited

@@ -24,7 +24,7 @@ class Limits:
         documents: of one request.
         answers: of one request: its documents times its adapters.
         characters: of one document.
-        seconds_waiting: in the queue, where a request names no shorter time.
+        seconds_waiting: in the queue.
         seconds_expected: until an answer, by the speed of the last full batches; a request that would take longer is
             refused at once.
     """
@@ -79,13 +79,11 @@ class Request(Generic[T]):
         adapter: its name.
         documents: that the adapter reads.
         task: that the adapter has to do.
-        timeout: seconds that the request may wait in the queue (default: the engine's limits).
     """
 
     adapter: str
     documents: Sequence[TextInput]
     task: ServingTask[T]
-    timeout: float | None = None
 
     def prepared(self, adapter: Adapter) -> list[PreparedDocument[T]]:
         """Return the token rows of all documents; an error names the document where there are several."""

@@ -1,7 +1,8 @@
-"""The queue chooses the rows of a batch by the nearest deadlines, of similar length where padding is computed."""
+"""The queue chooses the rows of a batch: those that came first, of similar length where padding is computed."""
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable
 from concurrent.futures import Future
 from dataclasses import dataclass, field
@@ -25,7 +26,6 @@ class Pending:
         rows: the model's inputs.
         future: of the rows' results.
         arrived: in seconds of the engine's clock.
-        deadline: in seconds of the engine's clock.
         sizes: the number of rows of each document.
         is_one_of_many: other requests ask other adapters about the same documents.
     """
@@ -35,7 +35,6 @@ class Pending:
     rows: list[TokenRow]
     future: Future[list[Tensor]]
     arrived: float
-    deadline: float
     sizes: list[int] = field(default_factory=list)
     is_one_of_many: bool = False
     results: dict[int, Tensor] = field(default_factory=dict)
@@ -90,8 +89,8 @@ class Queue:
     def take(self, budget: int, *, padded: bool = True, ready: Callable[[Adapter], bool] = lambda _: True) -> list[Row]:
         """Take the next batch out of the queue.
 
-        The batch always has the ready row with the nearest deadline, so no row waits forever. The rows with the next
-        deadlines join it; where padding counts, the rows nearest to it in length, among the next 1.5 batches.
+        The batch always has the ready row that came first, so no row waits forever. The rows that came next join it;
+        where padding counts, the rows nearest to it in length, among the next 1.5 batches.
 
         Args:
             budget: tokens of a batch; a single row may have more.
@@ -107,14 +106,13 @@ class Queue:
         rows = [row for row in self._rows if row.request.adapter in usable]
         if not rows:
             return []
-        first = min(rows, key=lambda row: row.request.deadline)
-        kind = first.request.kind
-        others = [row for row in rows if row is not first and row.request.kind == kind]
-        others.sort(key=lambda row: (row.request.deadline, row.number))  # the rows of a document are together
+        first, *others = rows
+        others = [row for row in others if row.request.kind == first.request.kind]
+        others.sort(key=lambda row: (row.request.arrived, row.number))  # the rows of a document are together
         if padded:
             whole, others = len(others), near(others, 3 * budget // 2)
             self.was_cut = len(others) < whole
-            others.sort(key=lambda row: (abs(row.length - first.length), row.request.deadline))
+            others.sort(key=lambda row: abs(row.length - first.length))
         taken, longest, tokens = [first], first.length, first.length
         for row in others:
             longest, tokens = max(longest, row.length), tokens + row.length
@@ -137,10 +135,6 @@ class Queue:
     def _keep(self, rows: list[Row]) -> None:
         self._rows, self.tokens = rows, sum(row.length for row in rows)
 
-    def late(self, now: float) -> list[Pending]:
-        """Return the requests whose deadline has passed."""
-        return list(dict.fromkeys(row.request for row in self._rows if row.request.deadline <= now))
-
-    def requests(self) -> list[Pending]:
-        """Return all requests."""
-        return list(dict.fromkeys(row.request for row in self._rows))
+    def late(self, before: float = math.inf) -> list[Pending]:
+        """Return the requests that came before a time; all by default."""
+        return list(dict.fromkeys(row.request for row in self._rows if row.request.arrived <= before))

@@ -67,7 +67,6 @@ AskedVectors = Annotated[EmbeddingsRequest, _reads(EmbeddingsRequest)]
 
 
 @router.post("/classify", response_model=ClassifyAnswer | ClassifyEachAnswer, openapi_extra=_body(ClassifyRequest))
-@router.post("/v1/classify", response_model=ClassifyAnswer | ClassifyEachAnswer, include_in_schema=False)
 async def classify(asked: AskedClasses, http: Request, service: ServiceOf) -> ClassifyAnswer | ClassifyEachAnswer:
     """Predict a class, or a number, for each text (vLLM's request and answer); several adapters are asked at once."""
     documents = _documents(asked.input, asked.text_pair)
