@@ -1,1 +1,1 @@
-"""The machine that foretoken runs on: its processor, and the fastest way to compute there."""
+"""The machine that foretoken runs on: its processor, the fastest way to compute there, and clusters of machines."""

@@ -24,7 +24,7 @@ from foretoken.serving.errors import WrongTaskError
 from foretoken.serving.tasks import Kind, PreparedDocument, TextInput, check_task
 from foretoken.training.problems.question_answering import QuestionAnswering, QuestionCollator
 from foretoken.training.problems.tagging import WordCollator
-from foretoken.training.tokens.encode import TokenRow, refuse_without_embedding
+from foretoken.training.tokens.encode import refuse_without_embedding
 from foretoken.training.tokens.padding import PaddingCollator, TableRow
 
 Entities: TypeAlias = list[dict[str, object]]
@@ -73,7 +73,7 @@ class Find:
             raise WrongTaskError(f"{adapter.name!r} reads a question and a context, as texts")
         _refuse_empty(question=question, context=context)
         table = PlainTable({"id": ["1"], "question": [question], "context": [context]})
-        row = _only_row(problem.encode(table, adapter.settings)[0])
+        row, _ = _encoded(adapter, table)
         collator = QuestionCollator(PaddingCollator(int(adapter.settings.tokenizer.pad_token_id)), has_global=False)
         batch, rows = collator([row]), [dict(window) for window in row["sequences"]]
         if adapter.asks_for_global:
@@ -83,8 +83,7 @@ class Find:
         def finish(results: list[Tensor]) -> Told:
             scores = pad_sequence([result.float() for result in results], batch_first=True)
             spans = problem.choose(scores[..., 0], scores[..., 1], batch)
-            outputs, _ = problem.decode(spans.numpy(), None)
-            return Told(problem.to_json(outputs, table)[0])
+            return Told(_answer(adapter, spans.numpy(), table))
 
         return PreparedDocument(rows, finish)
 
@@ -98,26 +97,31 @@ class Choose:
     def prepare(self, adapter: Adapter, document: TextInput) -> PreparedDocument[Told]:
         """Return the pairs of the question and each choice."""
         check_task(adapter, MULTIPLE_CHOICE)
-        problem = adapter.problem
         if not isinstance(document, Choices):
             raise WrongTaskError(f"{adapter.name!r} reads a question and its choices, as texts")
         if len(document.choices) < 2:
             raise DataError(f"choices: got {len(document.choices)}, expected two or more")
         _refuse_empty(text=document.text, **{f"choice {n}": text for n, text in enumerate(document.choices, 1)})
         table = PlainTable({"id": ["1"], "text": [document.text], "choices": [list(document.choices)]})
-        columns, truncation = problem.encode(table, adapter.settings)
-        rows: list[TokenRow] = list(columns["sequences"][0])
+        row, truncated = _encoded(adapter, table)
 
         def finish(results: list[Tensor]) -> Told:
             logits = np.stack([result.float().numpy()[0] for result in results])
-            outputs, _ = problem.decode(logits[None], None)
-            return Told(problem.to_json(outputs, table)[0], bool(truncation.truncated))
+            return Told(_answer(adapter, logits[None], table), truncated)
 
-        return PreparedDocument(rows, finish)
+        return PreparedDocument(list(row["sequences"]), finish)
 
 
-def _only_row(columns: dict[str, list[object]]) -> TableRow:
-    return {name: values[0] for name, values in columns.items()}
+def _encoded(adapter: Adapter, table: PlainTable) -> tuple[TableRow, bool]:
+    """Return the tokens of a table's only row, and whether they were truncated."""
+    columns, truncation = adapter.problem.encode(table, adapter.settings)
+    return {name: values[0] for name, values in columns.items()}, bool(truncation.truncated)
+
+
+def _answer(adapter: Adapter, logits: np.ndarray, table: PlainTable) -> dict[str, Any]:
+    """Return what ``foretoken predict`` prints of a table's only row."""
+    outputs, _ = adapter.problem.decode(logits, None)
+    return adapter.problem.to_json(outputs, table)[0]
 
 
 def _refuse_empty(**texts: str) -> None:
@@ -143,15 +147,14 @@ class TagWords:
         _refuse_empty(document=document.text)
         text, problem = document.text, adapter.problem
         table = PlainTable({"id": ["1"], "text": [text]})
-        row = _only_row(problem.encode(table, adapter.settings)[0])
+        row, _ = _encoded(adapter, table)
         batch, places = WordCollator(PaddingCollator(0))([row]), word_places(text)
 
         def finish(results: list[Tensor]) -> Entities:
             scores = pad_sequence([result.float() for result in results], batch_first=True)
             model: Any = lambda **_: SimpleNamespace(logits=scores)  # noqa: E731 - the model has run already
             logits = problem.forward(model, batch)[1]
-            outputs, _ = problem.decode(logits.numpy(), None)
-            told: dict[str, Any] = problem.to_json(outputs, table)[0]
+            told = _answer(adapter, logits.numpy(), table)
             sure = logits[0].softmax(dim=-1).amax(dim=-1).tolist()
             if "entities" not in told:
                 spans = [("entity", tag, number, number + 1) for number, tag in enumerate(told["tags"])]

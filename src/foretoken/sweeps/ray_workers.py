@@ -11,7 +11,7 @@ from typing import Any
 
 from foretoken.errors import ConfigError
 from foretoken.files import make_folder, temporary_name
-from foretoken.ray_cluster import ray_cluster
+from foretoken.machine.ray_cluster import ray_cluster
 from foretoken.sweeps.runs import Ending, Job
 from foretoken.sweeps.workers import SetUp, pack, unpack
 

@@ -105,18 +105,6 @@ def test_generation_of_inducer_tuning_has_task_embeddings_and_short_texts():
         assert item.values["data"].get("split") == wanted
 
 
-def test_settings_of_single_tasks_come_through():
-    plan = load_plan(FOLDER / "prefix-propagation.yaml")
-    found = {item.name: item for item in plan.variants}
-    hyperpartisan, wikihop = found["hyperpartisan-prefix-propagation"], found["wikihop-prefix-propagation"]
-    assert (hyperpartisan.values["training"]["epochs"], wikihop.values["training"]["epochs"]) == (20, 10)
-    assert (hyperpartisan.values["method"]["num_virtual_tokens"], wikihop.values["method"]["num_virtual_tokens"]) == (
-        8,
-        32,
-    )
-    assert (len(hyperpartisan.seeds), len(wikihop.seeds), wikihop.metric) == (5, 1, "accuracy")
-
-
 STUDY = FOLDER.parent / "study"
 PARTS = sorted(STUDY.glob("*.yaml"))
 CORE = {"head-only", "prefix-tuning", "prefix-propagation", "decoupled-prefix", "lora"}

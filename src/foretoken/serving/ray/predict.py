@@ -22,8 +22,8 @@ from foretoken.files import JsonObject, atomic_file
 from foretoken.inference.base_model import base_model_of
 from foretoken.inference.shared_base import SharedBase
 from foretoken.lengthening import short_name
+from foretoken.machine.ray_cluster import ray_cluster, whole_path
 from foretoken.memory import keep_few_primitives
-from foretoken.ray_cluster import ray_cluster, whole_path
 from foretoken.serving.compute import MixedBank
 from foretoken.serving.engine import ServingEngine
 from foretoken.serving.errors import BusyError, ComputeError, NotReadyError

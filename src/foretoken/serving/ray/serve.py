@@ -17,7 +17,7 @@ from starlette.types import ASGIApp
 from foretoken.errors import ConfigError, one_line
 from foretoken.inference.shared_base import SharedBase
 from foretoken.lengthening import short_name
-from foretoken.ray_cluster import ray_cluster, whole_path
+from foretoken.machine.ray_cluster import ray_cluster, whole_path
 from foretoken.serving.http.app import make_app
 from foretoken.serving.http.metrics import Metrics
 from foretoken.serving.http.server import address, checked, listening_socket, start_engine
