@@ -50,9 +50,11 @@ def test_tags_are_those_of_the_first_token_of_a_word(server, adapters):
         assert all(text[e["start"] : e["end"]] == e["word"] and 0.2 < e["score"] <= 1 for e in entities)
 
 
-def test_logits_in_the_place_of_probabilities(server):
+def test_logits_in_the_place_of_probabilities_by_all_their_names(server):
     whole = {"model": "spam", "input": TEXTS[0]}
     logits = ok(server.post("/classify", json=whole | {"use_activation": False}))["data"][0]["probs"]
+    for name in ("activation", "softmax"):
+        assert ok(server.post("/classify", json=whole | {name: False}))["data"][0]["probs"] == logits
     body = {"inputs": TEXTS[0], "parameters": {"function_to_apply": "none"}}
     assert [one["score"] for one in ok(server.post("/models/spam", json=body))[0]] == sorted(logits, reverse=True)
     assert sum(logits) != pytest.approx(1, abs=1e-3)

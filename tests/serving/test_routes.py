@@ -4,6 +4,7 @@ import base64
 import json
 import shutil
 import struct
+from dataclasses import replace
 
 import datasets
 import httpx
@@ -17,10 +18,12 @@ from peft import PeftModel, get_peft_model
 from transformers import AutoModel, AutoModelForSequenceClassification, pipeline
 
 from foretoken import LoraConfig
-from foretoken.errors import AdapterError
+from foretoken.errors import AdapterError, ConfigError
 from foretoken.inference.guarantee import Limit
 from foretoken.inference.predictor import load_for_inference, predict_rows
 from foretoken.serving.http.metrics import MOST_LABELS, Metrics
+from foretoken.serving.http.server import start_engine
+from foretoken.serving.http.settings import ServerSettings
 
 from support.served import make_store, ok, serving
 from support.served_questions import save
@@ -293,7 +296,7 @@ def guaranteed(adapters, tmp_path_factory):
 
 
 def test_a_request_may_ask_for_a_guarantee_of_its_adapter(guaranteed):
-    with serving(guaranteed) as (address, _), httpx.Client(base_url=address, timeout=60) as client:
+    with serving(guaranteed) as (address, service), httpx.Client(base_url=address, timeout=60) as client:
         texts = [f"word{number} lunch" * (number + 1) for number in range(12)]
         asked = {"model": "spam", "input": texts}
         free = ok(client.post("/classify", json=asked))["data"]
@@ -318,6 +321,17 @@ def test_a_request_may_ask_for_a_guarantee_of_its_adapter(guaranteed):
         ]:
             refused = client.post("/classify", json={"model": model, "input": "a"} | more)
             assert (refused.status_code, message in refused.json()["error"]["message"]) == (422, True), refused.text
+        service.settings = replace(service.settings, max_error=0.1)
+        assert ok(client.post("/classify", json=asked))["data"] == held
+
+
+def test_a_server_starts_with_a_limit_where_all_adapters_can_keep_it(adapters, guaranteed):
+    folders = [f"{name}={guaranteed.get(name).folder}" for name in ("spam", "stars")]
+    settings = ServerSettings(folders=[*folders, f"names={adapters[1]['names']}"], max_error=0.1)
+    start_engine(settings, str(adapters[0]), Metrics()).close()
+    unknown = replace(settings, folders=[f"topic={adapters[1]['topic']}"])
+    with pytest.raises(ConfigError, match="max_error: the validation predictions of 'topic' are not known"):
+        start_engine(unknown, str(adapters[0]), Metrics())
 
 
 @pytest.mark.parametrize("family", ["gpt2", "bart", "t5"])

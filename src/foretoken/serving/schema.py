@@ -10,7 +10,7 @@ import uuid
 from collections.abc import Mapping
 from typing import Annotated, ClassVar, Literal, TypeVar
 
-from pydantic import BaseModel, ConfigDict, Field, model_validator
+from pydantic import AliasChoices, BaseModel, ConfigDict, Field, model_validator
 
 T = TypeVar("T")
 A = TypeVar("A", bound="Asked")
@@ -77,7 +77,11 @@ class ClassifyRequest(Asked):
     )
     input: Texts
     text_pair: Texts | None = Field(None, description="second texts, for adapters trained on pairs")
-    use_activation: bool | None = Field(None, description="false: logits in the place of probabilities")
+    use_activation: bool | None = Field(
+        None,
+        description="false: logits in the place of probabilities",
+        validation_alias=AliasChoices("use_activation", "activation", "softmax"),  # vLLM's names over time
+    )
     add_special_tokens: bool | None = None
     truncation_side: str | None = None
     truncate_prompt_tokens: int | None = None

@@ -19,6 +19,8 @@ def run(words: Sequence[str]) -> int:
     settings = parse(ServerSettings, "serve", words, described(__doc__))
     if settings.replicas > 1 and not settings.ray:
         raise ConfigError("--replicas needs --ray; without it the server is one process")
+    if settings.confidence is not None and settings.max_error is None:
+        raise ConfigError("--confidence needs --max-error")
     if settings.explain:
         import_module("captum")
     from foretoken.serving.http.logs import json_logs

@@ -73,8 +73,9 @@ async def classify(asked: AskedClasses, http: Request, service: ServiceOf) -> Cl
     if isinstance(asked.model, list):
         return await _classify_each(asked, asked.model, documents, http, service)
     adapter = service.adapter(asked.model)
-    is_fitted = (asked.coverage, asked.max_error) != (None, None)
-    rules = await run_in_threadpool(_rules, adapter, asked) if is_fitted else _rules(adapter, asked)
+    limit = service.settings.limit
+    is_fitted = (asked.coverage, asked.max_error, limit) != (None, None, None)
+    rules = await run_in_threadpool(_rules, adapter, asked, limit) if is_fitted else _rules(adapter, asked)
     predictions = await service.ask(http, adapter, documents, Classify())
     data: list[Any] = _answered(adapter, rules, predictions, asked)
     if asked.explain:
@@ -95,7 +96,7 @@ async def _classify_each(
 
     def ready(name: str) -> tuple[Adapter, Rules]:
         adapter = service.adapter(name)
-        return adapter, _rules(adapter, asked)
+        return adapter, _rules(adapter, asked, service.settings.limit)
 
     service.settings.limits.check(documents, len(names))
     checked = await run_in_threadpool(lambda: [tried(ready, name) for name in names])
@@ -117,13 +118,13 @@ async def _classify_each(
 Rules: TypeAlias = tuple[float, Guarantee | None]  # the least confidence of an answer, and what is guaranteed
 
 
-def _rules(adapter: Adapter, asked: ClassifyRequest) -> Rules:
+def _rules(adapter: Adapter, asked: ClassifyRequest, limit: Limit | None = None) -> Rules:
     threshold = _threshold(adapter, asked.min_confidence, asked.coverage)
     if asked.max_error is not None:
-        return threshold, adapter.guarantee(Limit(asked.max_error, asked.confidence, asked.answer))
-    if asked.confidence is not None or asked.answer is not None:
+        limit = Limit(asked.max_error, asked.confidence, asked.answer)
+    elif asked.confidence is not None or asked.answer is not None:
         raise ConfigError("confidence and answer: they are of a guarantee; give max_error as well, or leave them out")
-    return threshold, None
+    return threshold, None if limit is None else adapter.guarantee(limit)
 
 
 def _answered(

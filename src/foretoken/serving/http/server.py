@@ -23,6 +23,7 @@ from foretoken.inference.shared_base import SharedBase
 from foretoken.lengthening import short_name
 from foretoken.machine.precision import FP32
 from foretoken.memory import keep_few_primitives
+from foretoken.serving.adapters import CLASSIFIED
 from foretoken.serving.compute import MixedBank
 from foretoken.serving.engine import ServingEngine
 from foretoken.serving.folders import check_name, checked_folder
@@ -97,7 +98,8 @@ def start_engine(settings: ServerSettings, source: str, metrics: Metrics) -> Ser
     Raises:
         AdapterError: a named adapter cannot be loaded.
         BackboneError: the pretrained model cannot be loaded.
-        ConfigError: answers are to be explained, and the model would not compute in float32.
+        ConfigError, DataError: an adapter cannot give the guarantee, or answers are to be explained, and the model
+            would not compute in float32.
     """
     keep_few_primitives()  # for a replica of Ray; the commands have done it already
     base = SharedBase(source, settings.precision)
@@ -110,6 +112,9 @@ def start_engine(settings: ServerSettings, source: str, metrics: Metrics) -> Ser
     for folder in [] if settings.adapters is None else sorted(settings.adapters.iterdir()):
         if folder.is_dir() and not folder.name.startswith(".") and folder.name not in named:
             _add(store, folder, accept_changed=settings.accept_changed)
+    for adapter in map(store.get, store.names):
+        if settings.limit is not None and adapter.task in CLASSIFIED:
+            adapter.guarantee(settings.limit)
     return ServingEngine(store, limits=settings.limits, observer=metrics).start()
 
 

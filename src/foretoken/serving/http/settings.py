@@ -12,6 +12,7 @@ from foretoken.errors import ConfigError, quoted
 from foretoken.options import option
 
 if TYPE_CHECKING:
+    from foretoken.inference.guarantee import Limit
     from foretoken.serving.requests import Limits
 
 MEGABYTE = 10**6
@@ -29,6 +30,13 @@ class ServerSettings:
     accept_changed: bool = option(
         "load adapters at the start though the model is not the one they were trained on", False
     )
+    max_error: float | None = option(
+        "guarantee that no larger share of an adapter's answers is wrong, where a request names no limit",
+        None,
+        above=0,
+        below=1,
+    )
+    confidence: float | None = option("of this guarantee (default: 0.95)", None, above=0, below=1)
     host: str = option("address to listen at", "127.0.0.1")
     port: int = option("port to listen at; 0 for any that is free", 8000, at_least=0, at_most=65535)
     api_key: str | None = option("key that clients must send (default: $FORETOKEN_API_KEY, or none)", None)
@@ -95,6 +103,13 @@ class ServerSettings:
                 raise ConfigError(f"two adapters are called {quoted(name)}; name one of them, as NAME=FOLDER")
             adapters[name] = path
         return adapters
+
+    @property
+    def limit(self) -> Limit | None:
+        """The guarantee of answers where a request names none."""
+        from foretoken.inference.guarantee import Limit
+
+        return None if self.max_error is None else Limit(self.max_error, self.confidence)
 
     @cached_property
     def limits(self) -> Limits:
