@@ -8,12 +8,12 @@ from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
-from foretoken.data.bad_rows import DROP
 from foretoken.data.documents import Corpus, Document, Example, like_known, shown, sort_labels
 from foretoken.data.examples import OUTSIDE, TaggedExample, mark_entities
 from foretoken.data.label_sets import label_counts, label_sets
 from foretoken.data.options import DataOptions
 from foretoken.data.problems import PROBLEMS, Answer, names_of_problems
+from foretoken.data.readers.rows import DROP
 from foretoken.data.splits import groups_by_class, text_key
 from foretoken.errors import ConfigError, DataError
 

@@ -177,6 +177,13 @@ def shown(items: Sequence[str]) -> str:
     return f"{head} and {len(items) - _SHOWN} more" if len(items) > _SHOWN else head
 
 
+def not_empty(document: Document) -> Document:
+    """Return a document; a DataError if it has no text."""
+    if is_empty(document):
+        raise DataError(f"{document.where}: the document is empty, id {document.id!r}; fill in its text, or remove it")
+    return document
+
+
 def is_empty(document: Document) -> bool:
     """Tell whether a document, or one text of a pair, has no readable character."""
     return any(text is not None and not is_readable(text) for text in (document.text, document.text_pair))

@@ -9,7 +9,6 @@ from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from foretoken.data.bad_rows import BadRows
 from foretoken.data.checks import keep_labels, merge_rare, names_of, refuse_labels_beyond_train, refuse_unknown
 from foretoken.data.columns import changed, own_columns
 from foretoken.data.documents import SPLITS, Corpus, Example, Splits, with_unique_ids
@@ -31,7 +30,7 @@ from foretoken.data.readers.files import is_folder, is_there, local_path
 from foretoken.data.readers.folders import is_saved_dataset, read_folder, read_label_folders, read_texts_folder
 from foretoken.data.readers.hub import hub_name, read_hub
 from foretoken.data.readers.notes import noted_together
-from foretoken.data.readers.rows import ColumnNames
+from foretoken.data.readers.rows import BadRows, ColumnNames
 from foretoken.data.readers.tagging.schemes import AUTO, ENTITIES, POS
 from foretoken.data.readers.user_data import read_examples, read_pieces
 from foretoken.data.schemas import table

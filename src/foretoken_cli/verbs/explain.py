@@ -41,7 +41,7 @@ def run(words: Sequence[str]) -> int:
     options = parse(ExplainCommand, "explain", words, described(__doc__))
     if bool(options.texts) == bool(options.input):
         raise ConfigError("give either texts, or --input with a file, a folder or - (the lines of stdin)")
-    from foretoken.data.bad_rows import DROP
+    from foretoken.data.readers.rows import DROP
     from foretoken.inference.attributions import ExplainOptions
     from foretoken.inference.explain import check_explainable, explain_rows
 

@@ -21,8 +21,8 @@ from foretoken_cli.parser import parse
 if TYPE_CHECKING:
     import datasets
 
-    from foretoken.data.bad_rows import BadRows
     from foretoken.data.plain_table import PlainTable
+    from foretoken.data.readers.rows import BadRows
     from foretoken.inference.any_predictor import AnyPredictor
     from foretoken.inference.guarantee import Evidence, Guarantee
 
@@ -75,7 +75,7 @@ def run(words: Sequence[str]) -> int:
         _refuse_unless_default(options, name, "needs --ray")
     if bool(options.texts) == bool(options.input):
         raise ConfigError("give either texts, or --input with a file, a folder or - (the lines of stdin)")
-    from foretoken.data.bad_rows import DROP, ERROR
+    from foretoken.data.readers.rows import DROP, ERROR
     from foretoken.inference.any_predictor import answer_pieces
 
     predictor = options.load()
@@ -232,7 +232,7 @@ def pieces_of(
     options: Sources, predictor: AnyPredictor, policy: str
 ) -> Iterable[tuple[datasets.Dataset | PlainTable, BadRows]]:
     """Return the rows to predict: texts of the command line or stdin, or what the problem reads from a file."""
-    from foretoken.data.bad_rows import BadRows
+    from foretoken.data.readers.rows import BadRows
 
     if options.input is None or options.input == "-":
         predictor.problem.check_texts()
@@ -249,19 +249,22 @@ def pieces_of(
 
 
 def _of_texts(where: str, texts: Sequence[tuple[int, str]], bad_rows: BadRows) -> PlainTable:
+    from foretoken.data.documents import Document, not_empty
     from foretoken.data.plain_table import PlainTable
-    from foretoken.data.readers.labels import documents_from_rows
-    from foretoken.data.readers.rows import ColumnNames
+    from foretoken.data.readers.rows import ColumnNames, read_each, text_value
+
+    def document(place: str, row: Mapping[str, str], _: int) -> Document:
+        return not_empty(Document(row["id"], text_value(place, row["text"], "text"), None, place))
 
     rows = [(f"{where} {number}", {"id": str(number), "text": text}) for number, text in texts]
-    documents = documents_from_rows(where, rows, ColumnNames(label=None, bad_rows=bad_rows))
+    documents = read_each(rows, document, ColumnNames(label=None, bad_rows=bad_rows), f"{where}: no text")
     return PlainTable({name: [getattr(document, name) for document in documents] for name in ("id", "text")})
 
 
 def _stdin_lines() -> list[tuple[int, str]]:
     """Return the lines of stdin that are not blank, with their numbers; bytes that are not UTF-8 stay to be refused."""
-    from foretoken.data.readers.encodings import AUTO, marked
     from foretoken.data.readers.files import as_text, text_lines
+    from foretoken.data.readers.formats import AUTO, marked
 
     content, errors = sys.stdin.buffer.read(), "surrogateescape"
     text = as_text("stdin", content, AUTO, errors=errors) if marked(content) else content.decode("utf-8", errors)

@@ -6,9 +6,9 @@ from dataclasses import replace
 
 import pytest
 
-from foretoken.data.bad_rows import DROP, BadRows
 from foretoken.data.load import load_data, load_examples
 from foretoken.data.options import DataOptions
+from foretoken.data.readers.rows import DROP, BadRows
 from foretoken.errors import DataError
 
 from support.data import load_inputs

@@ -12,10 +12,10 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
-from foretoken.data.bad_rows import DROP, ERROR, BadRows
 from foretoken.data.load import input_pieces, load_data
 from foretoken.data.options import DataOptions
 from foretoken.data.readers import files, user_data
+from foretoken.data.readers.rows import DROP, ERROR, BadRows
 from foretoken.errors import DataError
 
 from support.data import load_inputs

@@ -11,11 +11,11 @@ import pytest
 from seqeval.metrics.sequence_labeling import get_entities
 from seqeval.scheme import BILOU, IOB1, IOB2, IOBES, Entities
 
-from foretoken.data.bad_rows import DROP, BadRows
 from foretoken.data.columns import looks_of, read_as, sample
 from foretoken.data.load import load_data, load_examples
 from foretoken.data.options import DataOptions
 from foretoken.data.readers.formats import FileFormat
+from foretoken.data.readers.rows import DROP, BadRows
 from foretoken.data.readers.tagging.schemes import to_iob2
 from foretoken.data.readers.tagging.spans import word_places
 from foretoken.errors import ConfigError, DataError

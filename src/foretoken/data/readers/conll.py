@@ -9,8 +9,8 @@ from pathlib import Path
 
 from foretoken.data.examples import TaggedExample
 from foretoken.data.problems import TOKEN_CLASSIFICATION
-from foretoken.data.readers.encodings import UTF_8
 from foretoken.data.readers.files import local_path
+from foretoken.data.readers.formats import UTF_8
 from foretoken.data.readers.rows import ColumnNames
 from foretoken.data.readers.tagging.blocks import blocks_of, lines_of, places_of, read_blocks
 from foretoken.data.readers.tagging.schemes import BIO

@@ -12,9 +12,8 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from foretoken.data.documents import shown
-from foretoken.data.readers.encodings import AUTO
 from foretoken.data.readers.files import text_lines
-from foretoken.data.readers.formats import SNIFFED, FileFormat
+from foretoken.data.readers.formats import AUTO, SNIFFED, FileFormat
 from foretoken.data.readers.notes import note
 from foretoken.data.readers.rows import Row, check_columns, refuse_repeated
 from foretoken.errors import DataError, cut

@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import IO, Any, AnyStr, BinaryIO
 from xml.etree import ElementTree
 
-from foretoken.data.readers.encodings import AUTO, UTF_8, guessed, marked
+from foretoken.data.readers.formats import AUTO, UTF_8, guessed, marked
 from foretoken.data.readers.notes import note
 from foretoken.errors import DataError, ForetokenError
 

@@ -11,11 +11,10 @@ from itertools import chain
 from pathlib import Path
 from typing import Any
 
-from foretoken.data.documents import SPLIT_ALIASES, Corpus, Document, Example, shown, split_in
+from foretoken.data.documents import SPLIT_ALIASES, Corpus, Document, Example, not_empty, shown, split_in
 from foretoken.data.problems import PROBLEMS, Answer
 from foretoken.data.readers.files import entries, is_folder, read_text, without_gz
 from foretoken.data.readers.hub import read_saved
-from foretoken.data.readers.labels import not_empty
 from foretoken.data.readers.rows import ColumnNames, read_each
 from foretoken.data.readers.user_data import file_suffixes, read_examples
 from foretoken.errors import DataError

@@ -11,7 +11,6 @@ from typing import Any, BinaryIO
 
 from foretoken.data.fields import read_names
 from foretoken.data.readers.delimited import ENDINGS, delimited_rows
-from foretoken.data.readers.encodings import UTF_8
 from foretoken.data.readers.files import (
     kind_of,
     opened,
@@ -23,7 +22,7 @@ from foretoken.data.readers.files import (
     unchanged,
     without_gz,
 )
-from foretoken.data.readers.formats import FileFormat
+from foretoken.data.readers.formats import UTF_8, FileFormat
 from foretoken.data.readers.json_files import LINES, json_rows
 from foretoken.data.readers.labels import named_row
 from foretoken.data.readers.rows import OPTIONAL, Row, check_columns, refuse_claim, refuse_repeated

@@ -8,7 +8,6 @@ from functools import partial
 from itertools import islice
 from pathlib import Path
 
-from foretoken.data.bad_rows import BadRows, UsedIds
 from foretoken.data.documents import Example, is_readable, like_known
 from foretoken.data.examples import CandidateExample, ChoiceExample, GenerationExample
 from foretoken.data.problems import PROBLEMS, Answer, Rows
@@ -19,8 +18,10 @@ from foretoken.data.readers.rows import (
     ANSWER,
     CANDIDATE_COLUMNS,
     CHOICES,
+    BadRows,
     ColumnNames,
     Row,
+    UsedIds,
     filled,
     picked,
     read_each,
