@@ -25,13 +25,13 @@ from foretoken.data.oddities import (
 )
 from foretoken.data.options import CLEAN, DataOptions
 from foretoken.data.problems import PROBLEMS, REGRESSION, Answer, Rows
-from foretoken.data.readers.conll import join
 from foretoken.data.readers.files import is_folder, is_there, local_path
 from foretoken.data.readers.folders import is_saved_dataset, read_folder, read_label_folders, read_texts_folder
 from foretoken.data.readers.hub import hub_name, read_hub
 from foretoken.data.readers.notes import noted_together
 from foretoken.data.readers.rows import BadRows, ColumnNames
 from foretoken.data.readers.tagging.schemes import AUTO, ENTITIES, POS
+from foretoken.data.readers.tagging.sentences import join
 from foretoken.data.readers.user_data import read_examples, read_pieces
 from foretoken.data.schemas import table
 from foretoken.data.splits import group_counts, keys_of_groups, split_off, subsample, subsample_groups

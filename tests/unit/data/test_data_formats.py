@@ -16,7 +16,6 @@ import pytest
 from foretoken.data.load import load_data
 from foretoken.data.options import DataOptions
 from foretoken.data.readers import files
-from foretoken.data.readers.conll import read_tagged
 from foretoken.data.readers.rows import ColumnNames
 from foretoken.data.readers.tables import read_rows
 from foretoken.data.readers.user_data import read_examples
@@ -25,6 +24,7 @@ from foretoken.training.run.card import Card, CardRecipe
 
 from support.data import load_inputs
 
+TAGGED = ColumnNames(problem="token-classification")
 GLUE = Path(os.environ.get("FORETOKEN_DATA") or Path(__file__).resolve().parents[4] / "shared" / "data") / "glue"
 SEPARATORS = "\x0b\x0c\x1c\x1d\x1e\x85\u2028\u2029"  # that str.splitlines takes for ends of lines
 WORDS = "the room was big and quiet but our food came late we will not go there again".split()  # noqa: SIM905
@@ -165,7 +165,7 @@ def test_lines_end_at_line_feeds_and_carriage_returns_alone(tmp_path, separator)
             "a.valid": f"__label__x {word}{end}",
         }.items():
             assert read(write(tmp_path / name, content * (1 + (name == "a.valid"))))[0] == (word, "x"), (name, end)
-        tagged = read_tagged(write(tmp_path / "a.conll", f"{word} O{end}c B-X{end}{end}d O{end}"))
+        tagged = read_examples(write(tmp_path / "a.conll", f"{word} O{end}c B-X{end}{end}d O{end}"), TAGGED)
         assert [sentence.words for sentence in tagged] == [(word, "c"), ("d",)]
 
 

@@ -12,9 +12,10 @@ from foretoken.data.checks import tag_names
 from foretoken.data.examples import TaggedExample
 from foretoken.data.load import load_data
 from foretoken.data.options import DataOptions
-from foretoken.data.readers.conll import join, read_tagged
 from foretoken.data.readers.rows import ColumnNames
 from foretoken.data.readers.tagging.schemes import to_iob2
+from foretoken.data.readers.tagging.sentences import join
+from foretoken.data.readers.tagging.tables import read_tagged_file
 from foretoken.data.tasks.table import TASKS
 from foretoken.errors import DataError
 
@@ -33,6 +34,10 @@ Gaza NNP B-NP B-LOC
 Rome NNP I-NP I-LOC
 """
 NONE = DataOptions(task="pydocs")
+
+
+def read_tagged(path, **columns):
+    return read_tagged_file(path, ColumnNames(problem="token-classification", **columns))
 
 
 def file(tmp_path, text, name="tagged.txt"):
@@ -107,7 +112,7 @@ def test_a_hashtag_is_no_document(tmp_path):
         ("a\tO\n\tO\n", {}, 2, "the word is empty"),
         ("a B-X\nb PER\n", {}, 2, "tag 'PER' is not known; expected O, B-<type> or I-<type> (bio; data.tag_scheme"),
         ("a B-X\nb O\n\nc I-X\n", {}, 4, "tag 'I-X' begins an entity, which is IOB1, but "),
-        ("a b O\nc O\n", {"tag_column": 2}, 2, "the line has 2 columns ('c O'), expected at least 3"),
+        ("a b O\nc O\n", {"label": "3"}, 2, "the line has 2 columns ('c O'), expected at least 3"),
     ],
 )
 def test_a_malformed_line_is_named(tmp_path, text, options, line, message):
@@ -121,7 +126,7 @@ def test_a_malformed_line_is_named(tmp_path, text, options, line, message):
 
 def test_a_mixture_is_read_where_it_is_asked_for(tmp_path):
     path = file(tmp_path, "a B-X\nb O\nc I-X\nd I-X\n")
-    assert read_tagged(path, lenient=True)[0].tags == ("B-X", "O", "B-X", "I-X")
+    assert read_tagged(path, scheme="bio")[0].tags == ("B-X", "O", "B-X", "I-X")
 
 
 def test_sentences_of_a_document_are_joined(tmp_path):
@@ -217,8 +222,9 @@ def test_ontonotes_in_the_folders_of_the_shared_task(tmp_path):
 
 @pytest.mark.parametrize("suffix", ["sd.conllx", "txt"])
 def test_ontonotes_in_columns(tmp_path, suffix):
-    first = "1\t" if suffix == "sd.conllx" else ""
-    text = f"{first}Ada\t_\tNNP\tB-PERSON\n{first}Lovelace\t_\tNNP\tI-PERSON\n\n{first}saw\t_\tVBD\tO\n"
+    text = "{1}Ada\t_\tNNP\tB-PERSON\n{2}Lovelace\t_\tNNP\tI-PERSON\n\n{1}saw\t_\tVBD\tO\n"
+    for number in "12":
+        text = text.replace(f"{{{number}}}", f"{number}\t" if suffix == "sd.conllx" else "")
     for split in ("train", "dev", "test"):
         (tmp_path / f"{split}.{suffix}").write_text(text)
     data = load_data(DataOptions(task="ontonotes", path=str(tmp_path)))
@@ -308,7 +314,6 @@ def test_numbers_of_words_and_comments_are_not_read(tmp_path):
     data = own(path)
     assert data.splits["test"][0]["words"][1] == "wrote"
     assert data.columns == {"label_column": "3"}
-    assert [item.words for item in read_tagged(path, word_column=0, tag_column=2)] == [("1", "2")] * 20
-    unlabelled = ColumnNames(label=None, problem="token-classification")
-    assert read_tagged(path, columns=unlabelled)[3].words == ("Ada3", "wrote")
-    assert read_tagged(file(tmp_path, "#\nAda\n\n# O\n"), columns=unlabelled)[0].words == ("#", "Ada")
+    assert [item.words for item in read_tagged(path, text="1", label="3")] == [("1", "2")] * 20
+    assert read_tagged(path, label=None)[3].words == ("Ada3", "wrote")
+    assert read_tagged(file(tmp_path, "#\nAda\n\n# O\n"), label=None)[0].words == ("#", "Ada")

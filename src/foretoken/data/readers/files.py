@@ -331,14 +331,14 @@ def as_xml(path: Path | str, content: bytes) -> ElementTree.Element:
         raise DataError(f"{path}:1:1: malformed XML: {error}; fetch the file again") from None
 
 
-def refuse_binary(path: Path | str, content: bytes, table: str = AS_TABLE) -> None:
+def refuse_binary(path: Path | str, content: bytes) -> None:
     """Raise a DataError if a file's beginning is of a binary format; the message names it."""
-    what = kind_of(content, table)
+    what = kind_of(content)
     if what is not None:
         raise DataError(f"{path}:1:1: not UTF-8 text but {what}")
 
 
-def kind_of(content: bytes, table: str = AS_TABLE) -> str | None:
+def kind_of(content: bytes) -> str | None:
     r"""Return the binary format of a file by its beginning, and what to do with it; None if it may be text.
 
     >>> kind_of(b"\x1f\x8b\x08")
@@ -353,7 +353,7 @@ def kind_of(content: bytes, table: str = AS_TABLE) -> str | None:
         what = f"a pickle: {AS_TABLE}"
     else:
         what = next((what for magic, what in _MAGIC.items() if content.startswith(magic)), "")
-    return what.replace(AS_TABLE, table) or None
+    return what or None
 
 
 def position(content: bytes, offset: int) -> tuple[int, int]:

@@ -10,11 +10,12 @@ from pathlib import Path
 from foretoken.data.documents import Splits
 from foretoken.data.examples import OUTSIDE, TaggedExample
 from foretoken.data.options import DataOptions
-from foretoken.data.readers.conll import read_tagged
+from foretoken.data.problems import TOKEN_CLASSIFICATION
 from foretoken.data.readers.files import is_folder, read_text, text_lines
-from foretoken.data.readers.rows import UsableRow
+from foretoken.data.readers.rows import ColumnNames, UsableRow
 from foretoken.data.readers.tagging.schemes import to_iob2
-from foretoken.data.tasks.base import from_files, raw_folder
+from foretoken.data.readers.tagging.tables import read_tagged_file
+from foretoken.data.tasks.base import from_files
 from foretoken.errors import DataError, MissingDataError
 
 _WORD, _NAMES = 3, 10  # columns; from the twelfth on they are of predicates and coreference
@@ -119,12 +120,11 @@ _ONTONOTES = {  # folders of the shared task
     "validation": ("development", "dev"),
     "test": ("conll-2012-test", "test"),
 }
-_CONLLX = {  # one file per split, of words and tags behind numbers of words
-    "train": ("train.sd.conllx",),
-    "validation": ("dev.sd.conllx",),
-    "test": ("test.sd.conllx",),
+_COLUMNS = {  # one file per split, of words and tags, also behind numbers of words
+    "train": ("train.sd.conllx", "train.txt"),
+    "validation": ("dev.sd.conllx", "dev.txt", "valid.txt"),
+    "test": ("test.sd.conllx", "test.txt"),
 }
-_COLUMNS = {"train": ("train.txt",), "validation": ("dev.txt", "valid.txt"), "test": ("test.txt",)}
 
 
 def read_ontonotes(path: Path, options: DataOptions) -> Splits:
@@ -138,6 +138,5 @@ def read_ontonotes(path: Path, options: DataOptions) -> Splits:
         raise MissingDataError(
             f"{path}: no folder {missing} with files *gold_conll beside {', '.join(map(str, existing.values()))}"
         )
-    if any(raw_folder(path).glob("*.sd.conllx")):
-        return from_files("ontonotes", _CONLLX, partial(read_tagged, word_column=1))(path, options)
-    return from_files("ontonotes", _COLUMNS, read_tagged)(path, options)
+    read = partial(read_tagged_file, columns=ColumnNames(problem=TOKEN_CLASSIFICATION))
+    return from_files("ontonotes", _COLUMNS, read)(path, options)

@@ -12,12 +12,19 @@ import yaml
 
 from foretoken.data.documents import Example
 from foretoken.data.options import CLEAN, DataOptions, given_options
-from foretoken.data.problems import CANDIDATES, CLASSIFICATION, QUESTION_ANSWERING, Answer, names_of_problems
-from foretoken.data.readers.conll import read_tagged
+from foretoken.data.problems import (
+    CANDIDATES,
+    CLASSIFICATION,
+    QUESTION_ANSWERING,
+    TOKEN_CLASSIFICATION,
+    Answer,
+    names_of_problems,
+)
 from foretoken.data.readers.files import is_there, local_path
 from foretoken.data.readers.questions import read_squad
 from foretoken.data.readers.rows import ColumnNames, usable
 from foretoken.data.readers.tables import read_rows
+from foretoken.data.readers.tagging.tables import read_tagged_file
 from foretoken.data.readers.user_data import examples_from_rows
 from foretoken.data.tasks import (
     arxiv,
@@ -112,8 +119,9 @@ def _task(
     if hub is not None:
         fields["hub"] = from_hub(examples=rows, check=check, **hub)
     if files is not None:
-        file = file or (partial(read_tagged, **conll) if conll is not None else _table_of(hub, rows))
-        fields["reader"] = from_files(name, files, file)
+        if conll is not None:
+            file = partial(read_tagged_file, columns=ColumnNames(problem=TOKEN_CLASSIFICATION, **conll))
+        fields["reader"] = from_files(name, files, file or _table_of(hub, rows))
     return task(**fields)
 
 

@@ -1,9 +1,10 @@
-"""Sentences of files, and their examples with tags in IOB2."""
+"""Sentences of files, their examples with tags in IOB2, and whole documents of them."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from itertools import groupby
 from typing import TypeVar
 
 from foretoken.data.examples import OUTSIDE, TaggedExample
@@ -31,7 +32,7 @@ class Sentence:
     Attributes:
         words: at least one word.
         tags: one per word; empty if they are to be predicted.
-        places: place of each word, or one place for all of them.
+        places: place of each word.
         row_id: its id, if it has one.
         document: its document, if that is known.
         text: the text that the words were made from, if there is one.
@@ -43,12 +44,6 @@ class Sentence:
     row_id: str | None = None
     document: str | None = None
     text: str | None = None
-
-    @property
-    def placed_tags(self) -> Iterator[tuple[str, str]]:
-        """The tags with their places, as (place, tag)."""
-        places = self.places if len(self.places) == len(self.tags) else self.places * len(self.tags)
-        return zip(places, self.tags, strict=True)
 
 
 V = TypeVar("V")
@@ -85,7 +80,7 @@ def tagged_examples(source: str, sentences: Sequence[Placed], columns: ColumnNam
     usable: list[Sentence] = []
 
     def make(where: str, sentence: Sentence, number: int) -> TaggedExample:
-        for place, tag in sentence.placed_tags:
+        for place, tag in zip(sentence.places, sentence.tags, strict=False):  # there may be no tags
             check_tag(place, tag, scheme)
         usable.append(sentence)
         tags = sentence.tags if scheme == POS else tuple(to_iob2(sentence.tags, scheme))
@@ -109,8 +104,7 @@ def tagged_examples(source: str, sentences: Sequence[Placed], columns: ColumnNam
 
 def _refuse_mixture(sentences: Sequence[Sentence]) -> None:
     """Refuse a mixture of IOB1 and IOB2."""
-    without_b = next(_places(sentences, starts_without_b), None)
-    needless = next(_places(sentences, needless_b), None)
+    without_b, needless = (_first(sentences, test) for test in (starts_without_b, needless_b))
     if without_b and needless:
         raise DataError(
             f"{without_b[0]}: tag {without_b[1]!r} begins an entity, which is IOB1, but {needless[0]} begins one with "
@@ -118,8 +112,29 @@ def _refuse_mixture(sentences: Sequence[Sentence]) -> None:
         )
 
 
-def _places(sentences: Sequence[Sentence], test: Callable[[str, str], bool]) -> Iterator[tuple[str, str]]:
-    """Yield place and tag of every tag for which ``test(tag before, tag)`` holds."""
+def _first(sentences: Sequence[Sentence], test: Callable[[str, str], bool]) -> tuple[str, str] | None:
+    """Return place and tag of the first tag for which ``test(tag before, tag)`` holds."""
     for sentence in sentences:
-        pairs = zip((OUTSIDE, *sentence.tags), sentence.placed_tags, strict=False)
-        yield from (placed for before, placed in pairs if test(before, placed[1]))
+        for place, before, tag in zip(sentence.places, (OUTSIDE, *sentence.tags), sentence.tags, strict=False):
+            if test(before, tag):
+                return place, tag
+    return None
+
+
+def join(sentences: Iterable[TaggedExample]) -> list[TaggedExample]:
+    """Return one example per document, with the consecutive sentences of a ``group`` joined.
+
+    Sentences without a group are not joined. No entity crosses a sentence, so no tag changes.
+    """
+    joined: list[TaggedExample] = []
+    for (group, _), items in groupby(sentences, key=lambda sentence: (sentence.group, sentence.part)):
+        members = list(items)
+        joined.extend(members if group is None else [_joined(members)])
+    return joined
+
+
+def _joined(members: Sequence[TaggedExample]) -> TaggedExample:
+    first = members[0]
+    words = tuple(word for member in members for word in member.words)
+    tags = tuple(tag for member in members for tag in member.tags)
+    return TaggedExample(first.id, words, tags, first.where, first.group, first.part)

@@ -26,9 +26,7 @@ from foretoken.data.readers.tagging.blocks import (
     blocks_of,
     fields_of,
     layout_of,
-    lines_of,
     read_blocks,
-    text_of,
 )
 from foretoken.data.readers.tagging.sentences import Placed, Sentence, placed, tagged_examples
 from foretoken.data.readers.tagging.spans import are_spans, tags_of_spans, words_of
@@ -86,7 +84,7 @@ def table_rows(path: Path, columns: ColumnNames) -> Iterator[Row] | None:
     if ending in READERS and ending not in (*_DELIMITED, *_LINES):
         return read_rows(path, [], format=format)
     if not _is_delimited(ending, format):
-        head = next((line for line in text_lines(text_of(path, format.encoding)) if line.strip()), "")
+        head = next((line for line in text_lines(read_text(path, format.encoding)) if line.strip()), "")
         if not _names_columns(fields_of(head), columns):
             return None
         format = replace(format, delimiter="\t" if "\t" in head else " ")
@@ -111,7 +109,8 @@ def file_lines(path: Path, columns: ColumnNames) -> Iterator[Line]:
     """Yield the lines of a file of words and tags that does not name its columns."""
     format, ending = columns.format, without_gz(path).suffix.lower()
     if not _is_delimited(ending, format):
-        yield from lines_of(path, format.encoding)
+        for number, line in enumerate(text_lines(read_text(path, format.encoding)), start=1):
+            yield f"{path}:{number}", fields_of(line)
         return
     text = read_text(path, format.encoding, errors=_KEEP)
     for where, row in delimited_rows(path, text, [], format, ending=ending, blanks=True):
@@ -231,7 +230,7 @@ def _of_row(roles: Roles, number: int, where: str, row: Mapping[str, Any]) -> Se
     document = None if document is None else str(document)
     written = cell if tags is None else tags
     word_tags = () if roles.tags is None else _tags(where, roles.tags, len(words), written, text)
-    return Sentence(words, word_tags, (where,), row_id(where, row, number), document, text)
+    return Sentence(words, word_tags, (where,) * len(words), row_id(where, row, number), document, text)
 
 
 def _tags(where: str, column: str, count: int, value: object, text: str | None) -> tuple[str, ...]:
