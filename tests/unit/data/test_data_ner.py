@@ -317,3 +317,5 @@ def test_numbers_of_words_and_comments_are_not_read(tmp_path):
     assert [item.words for item in read_tagged(path, text="1", label="3")] == [("1", "2")] * 20
     assert read_tagged(path, label=None)[3].words == ("Ada3", "wrote")
     assert read_tagged(file(tmp_path, "#\nAda\n\n# O\n"), label=None)[0].words == ("#", "Ada")
+    plain = file(tmp_path, "1 Ada B-PER\n2 wrote O\n", "numbers.conll")
+    assert read_tagged(plain, text="1", label="3")[0].words == ("1", "2")  # a number names no column of a header

@@ -101,7 +101,8 @@ def _is_delimited(ending: str, format: FileFormat) -> bool:
 
 
 def _names_columns(fields: Sequence[str], columns: ColumnNames) -> bool:
-    is_named = any(field and field in (columns.text, columns.label, columns.sentence) for field in fields)
+    names = {columns.text, columns.label, columns.sentence} - {""}
+    is_named = any(field in names and not is_column_number(field) for field in fields)
     return len(fields) > 1 and (is_named or bool(_called(fields, _WORDS) and _called(fields, _TAGS, _POS, _SENTENCE)))
 
 
