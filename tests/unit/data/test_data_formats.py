@@ -236,6 +236,7 @@ def test_a_decimal_comma_is_read_where_it_is_certain(tmp_path):
 )
 def test_what_is_no_table_is_refused_in_one_line(tmp_path, monkeypatch, name, content, message):
     monkeypatch.setattr(files, "MOST_UNPACKED", 2000)
+    monkeypatch.setattr(files, "HEAD", 1500)
     with pytest.raises(DataError, match=rf"{name}{message}"):
         read(write(tmp_path / name, content))
 

@@ -139,7 +139,7 @@ def test_what_is_wrong_in_a_file_of_squad_is_named(tmp_path):
     with pytest.raises(DataError, match=r"article 3, paragraph 1, question 'Bonn1': no answers; .*is_impossible"):
         load_data(DataOptions(path=str(path), **OWN))
     path.write_text('{"version": "1.1"}')
-    with pytest.raises(DataError, match="no 'data'; expected a record of SQuAD"):
+    with pytest.raises(DataError, match=r"no column 'question'.*; the columns are version"):
         load_data(DataOptions(path=str(path), **OWN))
     with pytest.raises(ConfigError, match="text_column has no use with problem 'question-answering'"):
         DataOptions(path=str(path), text_column="question", **OWN)

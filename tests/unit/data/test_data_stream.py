@@ -134,13 +134,13 @@ def test_what_is_wrong_beyond_the_beginning_is_said(tail, said, tmp_path, monkey
         in_pieces(path)
 
 
-def test_an_encoding_shows_behind_the_beginning(tmp_path, monkeypatch):
+def test_an_encoding_that_the_beginning_does_not_show_is_asked_for(tmp_path, monkeypatch):
     path = tmp_path / "a.csv"
     french = "Le café est très bon à côté de l'hôtel où elle a dîné"
     path.write_bytes(b"text,label\n" + b"word,x\n" * 40 + f"{french},x\n".encode("cp1252") * 5)
     assert in_pieces(path)[0][40]["text"] == french
     monkeypatch.setattr(files, "HEAD", 100)
-    assert in_pieces(path)[0][40]["text"] == french
+    assert "name the encoding with data.encoding" in in_pieces(path)[0][40]
 
 
 SLOW = pytest.mark.slow

@@ -29,7 +29,7 @@ def raw_files(path: Path, archive: str, wanted: _Wanted) -> list[_File]:
     files = [name for name in sorted(places) if wanted(name)]
     archives = sorted(path.glob(archive))
     if files or not archives:
-        return [(name, str(places[name]), read_bytes(places[name], may_be_empty=True)) for name in files]
+        return [(name, str(places[name]), read_bytes(places[name])) for name in files]
     return sorted(_unpacked(archives[0], wanted))
 
 

@@ -79,7 +79,7 @@ def read_texts_folder(root: Path, columns: ColumnNames) -> list[Document]:
 
 def _read_texts(files: Sequence[Mapping[str, Any]], columns: ColumnNames, said_of_none: str) -> list[Document]:
     def read(where: str, file: Mapping[str, Any], number: int) -> Document:
-        text = read_text(file["path"], columns.format.encoding, may_be_empty=True)
+        text = read_text(file["path"], columns.format.encoding)
         return not_empty(Document(file["id"], text, file["label"], where))
 
     return read_each(((str(file["path"]), file) for file in files), read, columns, said_of_none)
