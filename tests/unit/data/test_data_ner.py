@@ -280,17 +280,6 @@ def test_a_word_of_a_files_name_may_be_its_split(tmp_path, names):
     }
 
 
-def test_a_file_per_book_is_one_pool_and_no_split_parts_a_book(tmp_path):
-    for book in range(12):
-        file(tmp_path, sentences_of(5, tags="B-PER", start=10 * book), f"{book}_the_last_train.tsv")
-    file(tmp_path, "See the paper.\n", "README.md")
-    splits = own(tmp_path).splits
-    books = {split: {int(row["words"][0][3:]) // 10 for row in rows} for split, rows in splits.items()}
-    assert sum(map(len, splits.values())) == 60
-    assert sum(map(len, books.values())) == 12
-    assert all(books.values())
-
-
 def test_tags_are_read_from_the_column_that_holds_entities(tmp_path):
     one = own(file(tmp_path, sentences_of(20, tags="B-FAC O _ O")))
     assert (one.labels, one.columns) == (["O", "B-FAC", "I-FAC"], {"label_column": "2"})
