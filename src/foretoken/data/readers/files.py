@@ -13,7 +13,6 @@ from contextlib import contextmanager, nullcontext, suppress
 from itertools import count
 from pathlib import Path
 from typing import IO, Any, BinaryIO
-from xml.etree import ElementTree
 
 from foretoken.data.readers.formats import AUTO, UTF_8, guessed, marked
 from foretoken.data.readers.notes import note
@@ -124,8 +123,8 @@ def opened(path: Path) -> Iterator[BinaryIO]:
 
 
 @contextmanager
-def refuse_damage(what: str) -> Iterator[None]:
-    """Turn a library's errors about damaged files into a DataError."""
+def refuse_damage(what: str, remedy: str = "write it again") -> Iterator[None]:
+    """Turn errors about damaged files into a DataError."""
     try:
         yield
     except ForetokenError:
@@ -133,7 +132,7 @@ def refuse_damage(what: str) -> Iterator[None]:
     except MemoryError:
         raise DataError(f"{what}: it needs more memory than there is; split it") from None
     except Exception as error:
-        raise DataError(f"{what}: {type(error).__name__}: {' '.join(str(error).split())}; write it again") from error
+        raise DataError(f"{what}: {type(error).__name__}: {' '.join(str(error).split())}; {remedy}") from error
 
 
 def read_text(path: Path, encoding: str = UTF_8, *, errors: str = "strict") -> str:
@@ -276,21 +275,6 @@ def text_lines(text: str) -> list[str]:
     """
     lines = text.replace("\r\n", "\n").replace("\r", "\n").split("\n")
     return lines if lines[-1] else lines[:-1]
-
-
-def as_xml(path: Path | str, content: bytes) -> ElementTree.Element:
-    """Parse the content of a file, or of a file in an archive, as XML, and return the root.
-
-    Raises:
-        DataError: the XML is malformed; the message names line and column.
-    """
-    try:
-        return ElementTree.fromstring(content)
-    except ElementTree.ParseError as error:
-        line, column = error.position
-        raise DataError(f"{path}:{line}:{column + 1}: malformed XML: {error.msg}; fetch the file again") from None
-    except (LookupError, ValueError) as error:  # the file names an unknown encoding
-        raise DataError(f"{path}:1:1: malformed XML: {error}; fetch the file again") from None
 
 
 def refuse_binary(path: Path | str, content: bytes) -> None:

@@ -6,12 +6,12 @@ import logging
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
-from foretoken.data.documents import SPLITS, Corpus, Example, Splits, shown
+from foretoken.data.documents import SPLITS, Corpus, E, Example, Splits, refuse_repeated_ids, shown
 from foretoken.data.options import CLEAN, DataOptions
 from foretoken.data.problems import CLASSIFICATION, PROBLEMS
-from foretoken.data.readers.files import entries, is_folder
+from foretoken.data.readers.files import entries, is_folder, refuse_damage
 from foretoken.data.readers.hub import hub_rows
 from foretoken.data.readers.rows import UsableRow
 from foretoken.errors import ConfigError, MissingDataError
@@ -19,6 +19,7 @@ from foretoken.errors import ConfigError, MissingDataError
 OFFICIAL = "official"  # as papers report it, even if the reported split selects the checkpoint
 Reader = Callable[[Path, DataOptions], Splits]
 FromRows = Callable[[str, Iterable[UsableRow]], Sequence[Example]]
+V = TypeVar("V")
 _log = logging.getLogger(__name__)
 
 
@@ -112,9 +113,10 @@ class Task:
 
         Raises:
             MissingDataError: a file is missing; the message names it.
-            DataError: a file is not usable; the message names file and line.
+            DataError: a file is not usable; the message names the place.
         """
-        return self._corpus(self.reader(path, options), options)
+        with refuse_damage(f"{path}: not as task {self.name!r} is published", "fetch its files again"):
+            return self._corpus(self.reader(path, options), options)
 
     def read_hub(self, options: DataOptions) -> Corpus:
         """Return the corpus of the copy on the hub.
@@ -127,7 +129,8 @@ class Task:
             raise ConfigError(f"task {self.name!r} has no copy on the hub; get {self.source}, and set path to it")
         if self.hub.lacks:
             _log.warning("%s: the hub copy lacks %s", self.name, self.hub.lacks)
-        return self._corpus(self.hub.read(options), options)
+        with refuse_damage(f"{self.hub_name}: not as task {self.name!r} is published", "get its raw data"):
+            return self._corpus(self.hub.read(options), options)
 
     def _corpus(self, splits: Splits, options: DataOptions) -> Corpus:
         labels = list(self.labels) if PROBLEMS[self.problem].has_classes else None
@@ -153,6 +156,20 @@ class Task:
             return splits
         divided = {"train": train} if self.validation is None else self.validation(train, options)
         return {**divided, "test": dev}
+
+
+def examples_of(records: Iterable[tuple[str, V]], make: Callable[[str, V, int], Iterable[E]]) -> list[E]:
+    """Return the examples that a function makes of records, given the place of each, the record and its number.
+
+    Raises:
+        DataError: a record is not as published, and the message names its place; or an id is repeated.
+    """
+    examples: list[E] = []
+    for number, (where, record) in enumerate(records):
+        with refuse_damage(f"{where}: not as the task's records are published", "fetch its file again"):
+            examples.extend(make(where, record, number))
+    refuse_repeated_ids(examples)
+    return examples
 
 
 def from_files(

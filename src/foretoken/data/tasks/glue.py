@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
+from typing import Any
 
 from foretoken.data.documents import Document, Splits, without_empty
 from foretoken.data.readers.delimited import delimited_rows
@@ -13,8 +14,8 @@ from foretoken.data.readers.files import is_there, read_text
 from foretoken.data.readers.formats import FileFormat
 from foretoken.data.readers.hub import hub_rows
 from foretoken.data.readers.labels import label_value
-from foretoken.data.readers.rows import UsableRow, check_columns, text_value, usable
-from foretoken.data.tasks.base import raw_file, raw_folder
+from foretoken.data.readers.rows import UsableRow, text_value, usable
+from foretoken.data.tasks.base import examples_of, raw_file, raw_folder
 from foretoken.errors import DataError
 
 HUB = "nyu-mll/glue"
@@ -62,14 +63,22 @@ def published(
     return known | dict(enumerate(on_hub or classes))
 
 
-def labelled(rows: Iterable[UsableRow], columns: Columns, subset: str | None = None) -> list[Document]:
-    """Return the documents of rows; those without text are left out and counted in the log.
+def labelled(
+    rows: Iterable[UsableRow],
+    columns: Columns,
+    subset: str | None = None,
+    change: Callable[[Mapping[str, Any]], Mapping[str, Any]] = lambda values: values,
+) -> list[Document]:
+    """Return the documents of rows, which a function may change; those without text are left out and counted.
 
     Raises:
         DataError: a value is no text, or a label is not among the published ones.
     """
-    documents = [_document(where, values, number, columns, subset) for number, (where, values) in enumerate(rows)]
-    return without_empty(documents, "rows")
+
+    def make(where: str, values: Mapping[str, Any], number: int) -> tuple[Document]:
+        return (_document(where, change(values), number, columns, subset),)
+
+    return without_empty(examples_of(rows, make), "rows")
 
 
 def read_glue(path: Path, task: str, columns: Columns, dev: Mapping[str, str | None]) -> Splits:
@@ -103,7 +112,6 @@ def _read_mrpc(folder: Path, task: str, columns: Columns) -> Splits:
     chosen = {tuple(values.values()) for _, values in _rows(ids, columns_of_ids)}
     rows: dict[bool, list[UsableRow]] = {False: [], True: []}
     for row in _rows(folder / "msr_paraphrase_train.txt", columns):
-        check_columns(row[0], row[1], ("#1 ID", "#2 ID"))
         rows[(row[1]["#1 ID"], row[1]["#2 ID"]) in chosen].append(row)
     test = _rows(raw_file(folder, ["msr_paraphrase_test.txt"], task), columns)
     splits = {"train": rows[False], "validation": rows[True], "test": test}

@@ -26,19 +26,7 @@ from foretoken.data.readers.rows import ColumnNames, usable
 from foretoken.data.readers.tables import read_rows
 from foretoken.data.readers.tagging.tables import read_tagged_file
 from foretoken.data.readers.user_data import examples_from_rows
-from foretoken.data.tasks import (
-    arxiv,
-    coqa,
-    e2e,
-    hyperpartisan,
-    ner,
-    newsgroups,
-    pydocs,
-    reuters,
-    squality,
-    superglue,
-    webnlg,
-)
+from foretoken.data.tasks import generation, hyperpartisan, ner, pydocs, superglue, topics
 from foretoken.data.tasks.base import OFFICIAL, FromRows, HubSource, Task, from_files, from_hub
 from foretoken.data.tasks.glue import HUB, Columns, published, read_glue, read_glue_on_hub
 from foretoken.errors import DataError, MissingDataError, did_you_mean, quoted
@@ -57,30 +45,37 @@ _CODE: dict[str, dict[str, Any]] = {
         "needs_raw": False,
         "fold_group": lambda document: document.id.rpartition("#")[0],  # the source file
     },
-    "20newsgroups": {"reader": newsgroups.read, "rows": newsgroups.from_rows, "check": newsgroups.check_hub},
-    "reuters": {"reader": reuters.read},
+    "20newsgroups": {
+        "reader": topics.read_newsgroups,
+        "rows": topics.newsgroups_from_rows,
+        "check": topics.check_newsgroups_hub,
+    },
+    "reuters": {"reader": topics.read_reuters},
     "hyperpartisan": {
         "reader": hyperpartisan.read,
         "rows": hyperpartisan.from_rows,
         "check": hyperpartisan.check_hub,
         "labels": hyperpartisan.LABELS,
     },
-    "arxiv": {"reader": arxiv.read, "rows": arxiv.from_rows, "labels": arxiv.LABELS},
+    "arxiv": {"rows": topics.arxiv_from_rows, "labels": topics.SUBJECTS},
     "wikihop": {"rows": _CANDIDATES},
     "wikihop-masked": {"rows": _CANDIDATES},
     "multirc": {"validation": superglue.by_paragraph, "fold_group": superglue.paragraph_of},
     "conll2003": {"rows": ner.from_rows},
     "ontonotes": {"reader": ner.read_ontonotes},
     "wnut17": {"rows": ner.from_rows},
-    "webnlg": {"reader": webnlg.read, "markers": webnlg.MARKERS},
-    "e2e": {"reader": e2e.read, "rows": e2e.from_rows},
-    "coqa": {
-        "file": coqa.read_conversations,
-        "rows": coqa.from_rows,
-        "validation": coqa.split_off_500,
-        "markers": coqa.MARKERS,
+    "webnlg": {"reader": generation.read_webnlg, "markers": generation.WEBNLG_MARKERS},
+    "e2e": {
+        "reader": generation.read_e2e,
+        "rows": lambda _, rows: generation.described(rows, ("meaning_representation", "human_reference")),
     },
-    "squality": {"rows": squality.from_rows},
+    "coqa": {
+        "file": generation.read_coqa,
+        "rows": generation.coqa_from_rows,
+        "validation": generation.split_off_500,
+        "markers": generation.COQA_MARKERS,
+    },
+    "squality": {"rows": generation.squality_from_rows},
     "squad": _SQUAD,
     "squad2": _SQUAD,
 }
@@ -94,6 +89,7 @@ def _task(
     numbered: bool = False,
     hub_labels: Sequence[str] | None = None,
     files: Mapping[str, Any] | None = None,
+    ending: str | None = None,
     dev: Mapping[str, str | None] | None = None,
     hub: dict[str, Any] | None = None,
     conll: Mapping[str, Any] | None = None,
@@ -121,14 +117,14 @@ def _task(
     if files is not None:
         if conll is not None:
             file = partial(read_tagged_file, columns=ColumnNames(problem=TOKEN_CLASSIFICATION, **conll))
-        fields["reader"] = from_files(name, files, file or _table_of(hub, rows))
+        fields["reader"] = from_files(name, files, file or _table_of(hub, rows, ending))
     return task(**fields)
 
 
-def _table_of(hub: Mapping[str, Any] | None, rows: FromRows) -> Callable[[Path], Sequence[Example]]:
-    """Return the reader of a table with the columns of the copy on the hub."""
+def _table_of(hub: Mapping[str, Any] | None, rows: FromRows, ending: str | None) -> Callable[[Path], Sequence[Example]]:
+    """Return the reader of a table, of this ending if not its own, with the columns of the copy on the hub."""
     needed = [] if hub is None else hub["columns"]
-    return lambda file: rows(str(file), usable(read_rows(file, needed)))
+    return lambda file: rows(str(file), usable(read_rows(file, needed, ending)))
 
 
 def _tasks() -> dict[str, Task]:
