@@ -2,16 +2,14 @@
 
 from __future__ import annotations
 
-import logging
 import shutil
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
 
-from foretoken.data.options import DataOptions
-from foretoken.data.tasks.table import find_raw, get_task
-from foretoken.errors import ForetokenError, MissingDataError
+from foretoken.data.tasks.table import get_task
+from foretoken.errors import ForetokenError
 from foretoken.sweeps.plan import SweepPlan, Variant
 from foretoken.sweeps.space import Params
 from foretoken.training.options import Recipe
@@ -20,7 +18,6 @@ from foretoken.training.recipe.recipe import build_recipe
 
 from support.tiny_families import save_family
 
-log = logging.getLogger(__name__)
 FOLDER = "smoke"  # below the sweep's own
 DOCUMENTS = 8  # per split of a task, or one of each class
 OWN_DOCUMENTS = 64  # of data whose classes are not known beforehand
@@ -53,33 +50,19 @@ def smoke(plan: SweepPlan) -> list[Tried]:
         place = folder / "models" / model.replace("/", "-")
         return str(save_family(place, model_type_of(model), max_position_embeddings=1024))
 
-    has_data = cache(raw_data_are_there)
     tried = []
     for variant in plan.variants:
         for number, params in enumerate(covering(variant)):
             name = f"{variant.name}-{number}"
             error = None
             try:
-                train(
-                    small_recipe(plan, variant, params, name=name, folder=folder / "runs", tiny=tiny, has_data=has_data)
-                )
+                train(small_recipe(plan, variant, params, name=name, folder=folder / "runs", tiny=tiny))
             except ForetokenError as found:
                 error = f"{type(found).__name__}: {found}"
             tried.append(Tried(name, error))
     if any(item.error is None for item in tried):
         write_report([folder / "runs"], folder / "report", average=plan.config.average)
     return tried
-
-
-def raw_data_are_there(task: str, path: str | None, split: str) -> bool:
-    """Tell whether all raw data of a task are in its folder; the log says what is missing."""
-    found = get_task(task)
-    try:
-        found.read_raw(find_raw(found, path), DataOptions(task=task, path=path, split=split))
-    except MissingDataError as error:
-        log.warning("documents are made up: %s", error)
-        return False
-    return True
 
 
 def covering(variant: Variant) -> Iterator[Params]:
@@ -97,7 +80,6 @@ def small_recipe(
     name: str,
     folder: Path,
     tiny: Callable[[str], str],
-    has_data: Callable[[str, str | None, str], bool],
 ) -> Recipe:
     """Return the recipe of a candidate with another model and sizes; the method and what is measured stay."""
     recipe = plan.recipe(variant, params, *variant.repeats[0])
@@ -106,8 +88,8 @@ def small_recipe(
     documents: Params = {f"data.max_{split}": most for split in ("train", "validation", "test")}
     if recipe.data.folds is not None:  # every document is in the test of one fold
         del documents["data.max_test"]
-    if task is not None and task.needs_raw and not has_data(task.name, recipe.data.path, recipe.data.split):
-        documents = {"data.made_up": DOCUMENTS}
+    if task is not None and task.needs_raw:
+        documents = {}  # they are made up, and few
     if recipe.data.folds is not None:
         documents["data.fold"] = recipe.data.fold
     changes = {

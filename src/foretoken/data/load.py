@@ -14,7 +14,6 @@ from foretoken.data.columns import changed, own_columns
 from foretoken.data.documents import SPLITS, Corpus, Example, Splits, with_unique_ids
 from foretoken.data.examples import OUTSIDE, mark_entities
 from foretoken.data.folds import fold_splits, pooled
-from foretoken.data.made_up import made_up
 from foretoken.data.oddities import (
     input_keys,
     warn_of_absent_classes,
@@ -195,8 +194,6 @@ def _read(options: DataOptions, columns: ColumnNames) -> Corpus:
 
 def _read_task(name: str, options: DataOptions) -> Corpus:
     task = get_task(name)
-    if options.made_up is not None:
-        return made_up(task, options.made_up)
     if options.path == "hub":
         return task.read_hub(options)
     return task.read_raw(find_raw(task, options.path) if task.needs_raw else Path(), options)

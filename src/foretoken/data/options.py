@@ -145,12 +145,6 @@ class DataOptions:
         "Which fold is the test, from 0; `foretoken train` without it runs all.", None, at_least=0
     )
     fold_seed: int = option("Seed of the folds; runs with other training seeds share them.", 0)
-    made_up: int | None = option(
-        "Make up so many examples per split in the shape of the task, in place of its raw data.",
-        None,
-        at_least=1,
-        internal=True,
-    )
 
     @property
     def columns(self) -> ColumnNames:
