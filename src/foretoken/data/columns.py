@@ -22,8 +22,7 @@ from foretoken.data.readers.hub import first_rows, hub_name
 from foretoken.data.readers.rows import ColumnNames, Row, check_columns, usable_rows
 from foretoken.data.readers.tables import read_rows
 from foretoken.data.readers.tagging.blocks import layout_of, read_blocks
-from foretoken.data.readers.tagging.schemes import AUTO, ENTITIES, POS, scheme_of
-from foretoken.data.readers.tagging.sentences import tags_of
+from foretoken.data.readers.tagging.sentences import AUTO, ENTITIES, POS, scheme_of, tags_of
 from foretoken.data.readers.tagging.tables import file_lines, roles_of, sentences_of_rows, table_rows
 from foretoken.errors import DataError
 from foretoken.options import flatten

@@ -9,28 +9,31 @@ from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from foretoken.data.checks import keep_labels, merge_rare, names_of, refuse_labels_beyond_train, refuse_unknown
-from foretoken.data.columns import changed, own_columns
-from foretoken.data.documents import SPLITS, Corpus, Example, Splits, with_unique_ids
-from foretoken.data.examples import OUTSIDE, mark_entities
-from foretoken.data.folds import fold_splits, pooled
-from foretoken.data.oddities import (
+from foretoken.data.checks import (
     input_keys,
+    keep_labels,
+    merge_rare,
+    names_of,
+    refuse_labels_beyond_train,
+    refuse_unknown,
     warn_of_absent_classes,
     warn_of_classes,
     warn_of_contradictions,
     warn_of_leaks,
     warn_of_shared_groups,
 )
+from foretoken.data.columns import changed, own_columns
+from foretoken.data.documents import SPLITS, Corpus, Example, Splits, with_unique_ids
+from foretoken.data.examples import OUTSIDE, mark_entities
+from foretoken.data.folds import fold_splits, pooled
 from foretoken.data.options import CLEAN, DataOptions
 from foretoken.data.problems import PROBLEMS, REGRESSION, Answer, Rows
 from foretoken.data.readers.files import is_folder, is_there, local_path
 from foretoken.data.readers.folders import is_saved_dataset, read_folder, read_label_folders, read_texts_folder
+from foretoken.data.readers.formats import noted_together
 from foretoken.data.readers.hub import hub_name, read_hub
-from foretoken.data.readers.notes import noted_together
 from foretoken.data.readers.rows import BadRows, ColumnNames
-from foretoken.data.readers.tagging.schemes import AUTO, ENTITIES, POS
-from foretoken.data.readers.tagging.sentences import join
+from foretoken.data.readers.tagging.sentences import AUTO, ENTITIES, POS, join
 from foretoken.data.readers.user_data import read_examples, read_pieces
 from foretoken.data.schemas import table
 from foretoken.data.splits import group_counts, keys_of_groups, split_off, subsample, subsample_groups

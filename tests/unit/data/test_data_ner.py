@@ -14,8 +14,7 @@ from foretoken.data.examples import TaggedExample
 from foretoken.data.load import load_data
 from foretoken.data.options import DataOptions
 from foretoken.data.readers.rows import ColumnNames
-from foretoken.data.readers.tagging.schemes import to_iob2
-from foretoken.data.readers.tagging.sentences import join
+from foretoken.data.readers.tagging.sentences import join, to_iob2
 from foretoken.data.readers.tagging.tables import read_tagged_file
 from foretoken.data.tasks.table import TASKS
 from foretoken.errors import DataError

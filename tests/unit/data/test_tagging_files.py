@@ -16,7 +16,7 @@ from foretoken.data.load import load_data, load_examples
 from foretoken.data.options import DataOptions
 from foretoken.data.readers.formats import FileFormat
 from foretoken.data.readers.rows import DROP, BadRows
-from foretoken.data.readers.tagging.schemes import to_iob2
+from foretoken.data.readers.tagging.sentences import to_iob2
 from foretoken.data.readers.tagging.spans import word_places
 from foretoken.errors import ConfigError, DataError
 

@@ -14,7 +14,7 @@ import pytest
 
 from foretoken.data.load import load_data
 from foretoken.data.options import DataOptions
-from foretoken.data.readers import archives
+from foretoken.data.tasks import base
 from foretoken.data.tasks.table import TASKS, task_errors
 from foretoken.data.tasks.topics import strip
 from foretoken.errors import DataError, MissingDataError
@@ -380,7 +380,7 @@ def test_a_pipe_is_not_waited_for(tmp_path, task, name):
     ],
 )
 def test_archives_that_unpack_to_more_than_any_data_set(tmp_path, monkeypatch, task, kind, file):
-    monkeypatch.setattr(archives, "MOST_UNPACKED", 10_000)
+    monkeypatch.setattr(base, "MOST_UNPACKED", 10_000)
     with pytest.raises(DataError, match="unpacks to more than 10,000 bytes"):
         read(task, packed(tmp_path / f"a.{kind}", {file: "a" * 10_001}))
 

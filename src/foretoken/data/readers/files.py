@@ -14,8 +14,7 @@ from itertools import count
 from pathlib import Path
 from typing import IO, Any, BinaryIO
 
-from foretoken.data.readers.formats import AUTO, UTF_8, guessed, marked
-from foretoken.data.readers.notes import note
+from foretoken.data.readers.formats import AUTO, UTF_8, guessed, marked, note
 from foretoken.errors import DataError, ForetokenError
 
 _GZIP = b"\x1f\x8b"

@@ -1,17 +1,24 @@
-"""How a text file is written: its table's format, as far as users set it, and its encoding."""
+"""How a text file is written: its table's format, as far as users set it, its encoding, and notes in the log."""
 
 from __future__ import annotations
 
 import codecs
+import logging
 import re
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from contextvars import ContextVar
 from dataclasses import dataclass
 from encodings.aliases import aliases
+from pathlib import Path
 from typing import Any, Literal
 
 from foretoken.errors import did_you_mean, quoted
 from foretoken.options import check_fields, option
 
+_log = logging.getLogger(__name__)
+_Notes = dict[tuple[int, str], dict[str, str]]  # level and kind -> file -> text
+_notes: ContextVar[_Notes | None] = ContextVar("notes", default=None)
 AUTO, UTF_8, WESTERN = "auto", "utf-8", "cp1252"
 _MARKS = {  # UTF-32 first: its mark begins with that of UTF-16
     codecs.BOM_UTF32_LE: "utf-32",
@@ -126,3 +133,26 @@ def guessed(content: bytes) -> str:
     disorder = {name: match.chaos for match in matches for name in match.could_be_from_charset}
     least = min(disorder.values(), default=0)
     return next((name for name in candidates if disorder.get(name, 1) <= least + _ABOUT), UTF_8)
+
+
+def note(path: Path | str, text: str, *, kind: str, level: int = logging.INFO) -> None:
+    """Log a note on how a file is read; within :func:`noted_together`, at the end of the block."""
+    notes = _notes.get()
+    if notes is None:
+        _log.log(level, "%s: %s", path, text)
+    else:
+        notes.setdefault((level, kind), {}).setdefault(str(path), text)
+
+
+@contextmanager
+def noted_together() -> Iterator[None]:
+    """Log the first note of each kind at the end of the block, with the number of other files with such a note."""
+    token = _notes.set({})
+    try:
+        yield
+    finally:
+        notes = _notes.get() or {}
+        _notes.reset(token)
+        for (level, _), texts in notes.items():
+            path, text = next(iter(texts.items()))
+            _log.log(level, "%s: %s%s", path, text, f" (and {len(texts) - 1:,} more files)" if len(texts) > 1 else "")

@@ -13,7 +13,7 @@ from typing import Any
 
 from foretoken.data.documents import Document, not_empty
 from foretoken.data.problems import MULTI_LABEL, PROBLEMS, Answer
-from foretoken.data.readers.notes import note
+from foretoken.data.readers.formats import note
 from foretoken.data.readers.rows import ColumnNames, Row, read_each, row_id, text_value, whole
 from foretoken.errors import DataError
 

@@ -12,13 +12,12 @@ from xml.etree import ElementTree
 from foretoken.data.documents import Splits
 from foretoken.data.examples import GenerationExample
 from foretoken.data.options import DataOptions
-from foretoken.data.readers.archives import raw_files
 from foretoken.data.readers.delimited import delimited_rows
 from foretoken.data.readers.files import as_text
 from foretoken.data.readers.json_files import read_json
 from foretoken.data.readers.rows import UsableRow, filled, usable
 from foretoken.data.splits import digest
-from foretoken.data.tasks.base import Markers, examples_of
+from foretoken.data.tasks.base import Markers, examples_of, raw_files
 from foretoken.errors import DataError, MissingDataError
 
 _log = logging.getLogger(__name__)

@@ -10,10 +10,10 @@ from pathlib import Path, PurePosixPath
 
 from foretoken.data.documents import Document, Splits, without_empty
 from foretoken.data.options import CLEAN, REMOVABLE, DataOptions
-from foretoken.data.readers.archives import raw_files
 from foretoken.data.readers.labels import documents_from_rows, names_of_labels
 from foretoken.data.readers.rows import ColumnNames, UsableRow, text_value
 from foretoken.data.splits import split_off
+from foretoken.data.tasks.base import raw_files
 from foretoken.errors import ConfigError, DataError, MissingDataError, did_you_mean
 
 # ---- 20 Newsgroups

@@ -16,10 +16,9 @@ from functools import partial
 from itertools import groupby
 
 from foretoken.data.documents import shown
-from foretoken.data.readers.notes import note
+from foretoken.data.readers.formats import note
 from foretoken.data.readers.rows import ColumnNames, is_column_number
-from foretoken.data.readers.tagging.schemes import ENTITY_TAG
-from foretoken.data.readers.tagging.sentences import Placed, Sentence, placed
+from foretoken.data.readers.tagging.sentences import ENTITY_TAG, Placed, Sentence, placed
 from foretoken.errors import DataError
 
 _DOCSTART = "-DOCSTART-"

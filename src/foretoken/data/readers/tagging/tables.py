@@ -15,9 +15,8 @@ from foretoken.data.documents import shown
 from foretoken.data.examples import TaggedExample
 from foretoken.data.readers.delimited import delimited_rows
 from foretoken.data.readers.files import read_text, text_lines, without_gz
-from foretoken.data.readers.formats import FileFormat
+from foretoken.data.readers.formats import FileFormat, note
 from foretoken.data.readers.labels import label_name, written_list
-from foretoken.data.readers.notes import note
 from foretoken.data.readers.rows import ColumnNames, Row, is_column_number, row_id, text_value, usable_rows
 from foretoken.data.readers.tables import READERS, read_rows
 from foretoken.data.readers.tagging.blocks import (
