@@ -1,7 +1,6 @@
 """Words and tags: small files made here, and the real ones where they are at hand."""
 
 import os
-import random
 import re
 from collections import Counter
 from pathlib import Path
@@ -14,7 +13,7 @@ from foretoken.data.examples import TaggedExample
 from foretoken.data.load import load_data
 from foretoken.data.options import DataOptions
 from foretoken.data.readers.rows import ColumnNames
-from foretoken.data.readers.tagging.sentences import join, to_iob2
+from foretoken.data.readers.tagging.sentences import join
 from foretoken.data.readers.tagging.tables import read_tagged_file
 from foretoken.data.tasks.table import TASKS
 from foretoken.errors import DataError
@@ -66,31 +65,6 @@ def test_conll2003_in_iob1(tmp_path):
 
 def entities(tags):
     return [(kind, start, end) for kind, start, end in get_entities(list(tags))]
-
-
-def to_iob1(tags):
-    """B- only between two entities of one type that touch; written from the definition, by entities."""
-    found = ["O"] * len(tags)
-    last_end, last_kind = None, None
-    for kind, start, end in entities(tags):
-        for place in range(start, end + 1):
-            found[place] = f"I-{kind}"
-        if last_end == start - 1 and last_kind == kind:
-            found[start] = f"B-{kind}"
-        last_end, last_kind = end, kind
-    return found
-
-
-def test_to_iob2_keeps_the_entities_of_random_tags():
-    generator = random.Random(0)
-    for _ in range(300):
-        iob2 = []
-        while len(iob2) < 12:
-            kind = generator.choice(["O", "X", "Y"])
-            length = generator.randint(1, 3)
-            iob2 += ["O"] if kind == "O" else [f"B-{kind}"] + [f"I-{kind}"] * (length - 1)
-        assert to_iob2(iob2) == iob2
-        assert to_iob2(to_iob1(iob2)) == iob2
 
 
 def test_columns_may_be_tabs_blanks_and_carriage_returns(tmp_path):
