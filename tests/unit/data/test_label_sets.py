@@ -69,9 +69,6 @@ def test_labels_are_read_from_every_form_that_files_have_them_in(form, tmp_path)
     ("value", "separator", "labels"),
     [
         (None, None, ()),
-        ("", ";", ()),
-        ("[]", None, ()),
-        ("a", None, ("a",)),
         (["a", "a", "b"], None, ("a", "b")),
         ([1, 2.0, True], None, ("1", "2", "true")),
         ("a, b", ",", ("a", "b")),
@@ -88,11 +85,9 @@ def test_one_value_becomes_labels(value, separator, labels):
     ("values", "columns", "message"),
     [
         ({"label": "a;b"}, {}, "may be several labels.*data.label_separator: ';'"),
-        ({"label": "a, b"}, {}, "data.label_separator: ','"),
         ({"label": ["a", None]}, {}, "has no value"),
         ({"label": {"a": 1}}, {}, "holds {'a': 1}"),
         ({"a": "2", "b": 0}, {"label_columns": ("a", "b")}, "column 'a' holds '2', expected 0 or 1"),
-        ({"a": None, "b": 0}, {"label_columns": ("a", "b")}, "expected 0 or 1"),
     ],
 )
 def test_what_leaves_a_doubt_is_refused(values, columns, message):

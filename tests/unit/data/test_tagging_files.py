@@ -274,11 +274,7 @@ def test_a_record_that_is_not_usable_is_named_or_left_out(tmp_path, change, mess
 @pytest.mark.parametrize(
     ("name", "options", "message"),
     [
-        (
-            "tokens.jsonl",
-            {"word_column": "tokn"},
-            r"no column 'tokn' \(did you mean 'tokens'\?\), which data.word_column",
-        ),
+        ("tokens.jsonl", {"word_column": "tokn"}, r"no column 'tokn' \(did you mean 'tokens'\?\), which data.word_col"),
         (
             "kaggle.csv",
             {"sentence_column": "s"},
