@@ -328,13 +328,7 @@ def flat_multirc(split, i):
         ("boolq", lambda *at: boolq(*at) | {"label": int(at[1] % 2 == 0)}, ["False", "True"], [1, 0, 1, 0], {}),
         ("superglue-rte", nli, ["entailment", "not_entailment"], [1, 0, 1, 0], {}),
         ("copa", copa, ["choice1", "choice2"], [0, 0, 1, 1], {}),
-        (
-            "wsc",
-            flat_wsc,
-            ["False", "True"],
-            [0, 1, 0, 1],
-            {"text_pair": "Mark"},
-        ),
+        ("wsc", flat_wsc, ["False", "True"], [0, 1, 0, 1], {"text_pair": "Mark"}),
         ("multirc", flat_multirc, ["False", "True"], [0, 1, 0, 1], {"text_pair": "q? a 3", "group": "0/1"}),
     ],
 )

@@ -59,13 +59,6 @@ def test_splits_depend_on_documents_and_seed_only(tmp_path):
         assert texts(first, split) != texts(other, split)
 
 
-def test_identical_texts_stay_in_one_split(tmp_path):
-    rows = many(60) + [(f"  text   number {i}", "a") for i in range(0, 60, 3)]
-    data = load(DataOptions(path=table(tmp_path / "a.csv", rows), test_fraction=0.3))
-    keys = [{" ".join(text.split()) for text in texts(data, split)} for split in SPLITS]
-    assert sum(map(len, keys)) == len(set.union(*keys)) == 60
-
-
 def test_a_folder_with_one_file_per_split(tmp_path):
     table(tmp_path / "train.csv", many(9, word="train"))
     table(tmp_path / "dev.csv", many(6, word="dev"))
@@ -134,13 +127,7 @@ def test_folder_errors(tmp_path):
 
 
 @pytest.mark.parametrize(
-    ("known", "written"),
-    [
-        ("1", "1.0"),
-        ("ham", "HAM"),
-        ("a b", "a\u00a0b"),
-        ("caf\u00e9", "cafe\u0301"),
-    ],
+    ("known", "written"), [("1", "1.0"), ("ham", "HAM"), ("a b", "a\u00a0b"), ("caf\u00e9", "cafe\u0301")]
 )
 def test_a_label_that_looks_like_a_class_is_said_with_it(known, written, tmp_path):
     train = table(tmp_path / "x.csv", many(60, (known, "zz")))

@@ -195,10 +195,7 @@ def test_record_on_the_hub_is_the_same(tmp_path, monkeypatch):
 def test_records_that_cannot_be_scored_are_named(tmp_path):
     for change, message in (
         (lambda one: one["qas"][0].update(answers=[]), "query 0 has no answer"),
-        (
-            lambda one: one["passage"]["entities"].append({"start": 3}),
-            "not as the task's records .*KeyError: 'end'",
-        ),
+        (lambda one: one["passage"]["entities"].append({"start": 3}), "not as the task's records .*KeyError: 'end'"),
     ):
         with pytest.raises(DataError, match=rf"train.jsonl:1: {message}"):
             load_data(write_record(tmp_path, lambda one, change=change: change(one) or one))

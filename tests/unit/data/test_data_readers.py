@@ -42,8 +42,7 @@ def refused(path, *parts, text_column="text", label_column="label"):
 def test_csv_quotes_line_breaks_bom_and_long_fields(tmp_path):
     long = "word " * 60_000
     path = write(
-        tmp_path / "a.csv",
-        f'\ufefflabel,text\r\nx,"say ""hi"",\r\nthen go"\r\n\r\ny,"{long}"\r\nz,größer\r\n',
+        tmp_path / "a.csv", f'\ufefflabel,text\r\nx,"say ""hi"",\r\nthen go"\r\n\r\ny,"{long}"\r\nz,größer\r\n'
     )
     assert rows(path) == [('say "hi",\r\nthen go', "x"), (long, "y"), ("größer", "z")]
     assert [doc.where for doc in read_examples(path, ColumnNames())] == [f"{path}:2", f"{path}:5", f"{path}:6"]
@@ -85,11 +84,7 @@ def test_ids_come_from_the_id_column_or_the_row_number(tmp_path):
         ("a.csv", 'text,label\na,x\n"never\nclosed\n', (":3: malformed row", "runs to line 4", "quoted field")),
         ("a.csv", "text,label,text\na,x,b\n", (":1: has column 'text' more than once",)),
         ("a.csv", "text,label\n", (": has no documents",)),
-        (
-            "a.csv",
-            "texts,label\na,x\n",
-            (":1: no column 'text' (did you mean 'texts'?); the columns are texts",),
-        ),
+        ("a.csv", "texts,label\na,x\n", (":1: no column 'text' (did you mean 'texts'?); the columns are texts",)),
         ("a.csv", "text,label\na,x\nb,\n", (":3: column 'label' has no value",)),
         ("a.csv", "text,label\na,x\n  ,y\n,z\n", (":3: the document is empty, id '1'", "2 of 3 rows")),
         (
@@ -112,11 +107,7 @@ def test_ids_come_from_the_id_column_or_the_row_number(tmp_path):
         ("a.json", '[{"text": "a", "label": 1},\n {"text" "b"}]', (":2:10: malformed JSON",)),
         ("a.jsonl", '{"text": "cut \\ud83d", "label": 1}\n', (":1: column 'text' holds half", "character 5")),
         ("a.json", '[{"text": "a", "label": 1},\n 5]', (":item 2: got a JSON int",)),
-        (
-            "a.jsonl",
-            '{"text": "a", "label": %s}' % ("[" * 10**5 + "]" * 10**5),
-            (":1: malformed JSON", "recursion"),
-        ),
+        ("a.jsonl", '{"text": "a", "label": %s}' % ("[" * 10**5 + "]" * 10**5), (":1: malformed JSON", "recursion")),
         ("a.json", '[{"text": "a", "label": %s}]' % ("1" * 10**4), (":1: malformed JSON", "limit (4300 digits)")),
         ("a.parquet", b"PAR1 and no more", (": not a readable parquet file",)),
         ("a.docx", "text", (": files ending in '.docx' cannot be read", ".csv, .tsv, .tab, .jsonl")),

@@ -34,16 +34,6 @@ def test_the_split_is_the_same_on_every_machine():
     assert [d.id for d in parts["test"]] == ["a1", "a11", "b0", "b18"]
 
 
-def test_groups_are_never_divided():
-    groups = [f"g{i // 5}" for i in range(60)]
-    rest, parts = split_off(documents({"a": 40, "b": 20}, groups), {"test": 0.25, "validation": 0.1}, seed=0)
-    homes = {}
-    for name, part in {"": rest, **parts}.items():
-        for document in part:
-            assert homes.setdefault(document.group, name) == name
-    assert set(homes.values()) == {"", "test", "validation"}
-
-
 def test_a_group_larger_than_the_share_leaves_documents_for_train():
     groups = ["g0"] * 18 + ["g1", "g2"]
     for seed in range(6):
@@ -182,13 +172,6 @@ def test_whatever_is_alike_is_in_one_fold_and_every_class_is_spread(corpus):
     for label in set(strata):
         counts = Counter(at for own, at in zip(strata, found, strict=True) if own == label)
         assert max(counts.values()) - min(counts[fold] for fold in range(folds)) <= largest
-
-
-def test_groups_and_texts_join_in_turn_whatever_their_order():
-    texts, groups = ["a b", "a  b", "c", "d", "c"], [None, "g", "g", "h", None]
-    keys = together(texts, groups)
-    assert (len({*keys[:3], keys[4]}), len(set(keys))) == (1, 2)
-    assert together(texts[::-1], groups[::-1]) == keys[::-1]
 
 
 def split_ids(options):

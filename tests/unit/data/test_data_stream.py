@@ -12,7 +12,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
-from foretoken.data.load import input_pieces, load_data
+from foretoken.data.load import input_pieces
 from foretoken.data.options import DataOptions
 from foretoken.data.readers import files, user_data
 from foretoken.data.readers.rows import DROP, ERROR, BadRows
@@ -100,19 +100,6 @@ def test_pieces_are_the_whole(name, seed, tmp_path, monkeypatch):
         assert str(caught.value).startswith(
             min(bad_rows.rows, key=lambda row: row.number).reason.split("; ids must")[0][:60]
         )
-
-
-def test_training_reads_line_by_line_too(tmp_path, monkeypatch):
-    rows = [(f"{word} {n}", "ab"[n % 2]) for n, word in enumerate(WORDS * 6)]
-    path = tmp_path / "a.csv"
-    with path.open("w", newline="") as file:
-        csv.writer(file).writerows([("text", "label"), *rows])
-    options = DataOptions(path=str(path))
-    whole = load_data(options).splits
-    monkeypatch.setattr(files, "HEAD", 300)
-    assert {name: split.to_list() for name, split in load_data(options).splits.items()} == {
-        name: split.to_list() for name, split in whole.items()
-    }
 
 
 @pytest.mark.parametrize(
