@@ -7,11 +7,13 @@ import re
 from collections.abc import Callable, Iterator
 from typing import Any
 
-from foretoken.data.documents import SPLITS, Corpus, Document
-from foretoken.data.examples import (
+from foretoken.data.documents import (
     OUTSIDE,
+    SPLITS,
     CandidateExample,
     ChoiceExample,
+    Corpus,
+    Document,
     GenerationExample,
     QuestionExample,
     TaggedExample,

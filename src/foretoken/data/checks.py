@@ -8,8 +8,18 @@ from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, S
 from dataclasses import replace
 from typing import Any
 
-from foretoken.data.documents import Corpus, Document, Example, appearance, like_known, shown, sort_labels
-from foretoken.data.examples import OUTSIDE, TaggedExample, mark_entities
+from foretoken.data.documents import (
+    OUTSIDE,
+    Corpus,
+    Document,
+    Example,
+    TaggedExample,
+    appearance,
+    like_known,
+    mark_entities,
+    shown,
+    sort_labels,
+)
 from foretoken.data.options import DataOptions
 from foretoken.data.problems import PROBLEMS, Answer, names_of_problems
 from foretoken.data.readers.rows import DROP

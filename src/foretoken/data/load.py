@@ -23,8 +23,7 @@ from foretoken.data.checks import (
     warn_of_shared_groups,
 )
 from foretoken.data.columns import changed, own_columns
-from foretoken.data.documents import SPLITS, Corpus, Example, Splits, with_unique_ids
-from foretoken.data.examples import OUTSIDE, mark_entities
+from foretoken.data.documents import OUTSIDE, SPLITS, Corpus, Example, Splits, mark_entities, with_unique_ids
 from foretoken.data.folds import fold_splits, pooled
 from foretoken.data.options import CLEAN, DataOptions
 from foretoken.data.problems import PROBLEMS, REGRESSION, Answer, Rows

@@ -9,7 +9,7 @@ import pytest
 from seqeval.metrics.sequence_labeling import get_entities
 
 from foretoken.data.checks import tag_names
-from foretoken.data.examples import TaggedExample
+from foretoken.data.documents import TaggedExample
 from foretoken.data.load import load_data
 from foretoken.data.options import DataOptions
 from foretoken.data.readers.rows import ColumnNames

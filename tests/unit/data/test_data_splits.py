@@ -7,8 +7,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from foretoken.data.documents import Corpus, Document, sort_labels
-from foretoken.data.examples import GenerationExample
+from foretoken.data.documents import Corpus, Document, GenerationExample, sort_labels
 from foretoken.data.folds import assigned, pooled
 from foretoken.data.load import load_data
 from foretoken.data.options import DataOptions

@@ -10,7 +10,7 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-from foretoken.data.examples import QuestionExample
+from foretoken.data.documents import QuestionExample
 from foretoken.data.problems import QUESTION_ANSWERING
 from foretoken.data.readers.files import read_text, without_gz
 from foretoken.data.readers.json_files import read_json

@@ -9,8 +9,7 @@ from pathlib import Path, PurePosixPath
 from typing import Any
 from xml.etree import ElementTree
 
-from foretoken.data.documents import Splits
-from foretoken.data.examples import GenerationExample
+from foretoken.data.documents import GenerationExample, Splits
 from foretoken.data.options import DataOptions
 from foretoken.data.readers.delimited import delimited_rows
 from foretoken.data.readers.files import as_text

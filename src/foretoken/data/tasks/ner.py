@@ -8,8 +8,7 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-from foretoken.data.documents import Splits
-from foretoken.data.examples import OUTSIDE, TaggedExample
+from foretoken.data.documents import OUTSIDE, Splits, TaggedExample
 from foretoken.data.options import DataOptions
 from foretoken.data.problems import TOKEN_CLASSIFICATION
 from foretoken.data.readers.files import is_folder, read_text, text_lines

@@ -26,9 +26,8 @@ from foretoken.data.readers.rows import ColumnNames, usable
 from foretoken.data.readers.tables import read_rows
 from foretoken.data.readers.tagging.tables import read_tagged_file
 from foretoken.data.readers.user_data import examples_from_rows
-from foretoken.data.tasks import generation, hyperpartisan, ner, pydocs, superglue, topics
+from foretoken.data.tasks import generation, glue, hyperpartisan, ner, pydocs, topics
 from foretoken.data.tasks.base import OFFICIAL, FromRows, HubSource, Task, from_files, from_hub
-from foretoken.data.tasks.glue import HUB, Columns, published, read_glue, read_glue_on_hub
 from foretoken.errors import DataError, MissingDataError, did_you_mean, quoted
 from foretoken.left import TASKS as LEFT
 
@@ -60,7 +59,7 @@ _CODE: dict[str, dict[str, Any]] = {
     "arxiv": {"rows": topics.arxiv_from_rows, "labels": topics.SUBJECTS},
     "wikihop": {"rows": _CANDIDATES},
     "wikihop-masked": {"rows": _CANDIDATES},
-    "multirc": {"validation": superglue.by_paragraph, "fold_group": superglue.paragraph_of},
+    "multirc": {"validation": glue.by_paragraph, "fold_group": glue.paragraph_of},
     "conll2003": {"rows": ner.from_rows},
     "ontonotes": {"reader": ner.read_ontonotes},
     "wnut17": {"rows": ner.from_rows},
@@ -104,13 +103,13 @@ def _task(
     splits = (CLEAN, *([OFFICIAL] if read else ()), *fields.pop("splits", ()))
     options = tuple(fields.pop("options", ()))
     task = partial(Task, name=name, labels=labels, splits=splits, options=options)
-    classes = published(labels, numbered=numbered, on_hub=hub_labels)
+    classes = glue.published(labels, numbered=numbered, on_hub=hub_labels)
     if read == "glue":
-        table, parts = Columns(labels=classes, **columns or {}), dev or {"dev.tsv": None}
-        source = HubSource(HUB, lambda _: read_glue_on_hub(name, table, parts))
-        return task(reader=lambda path, _: read_glue(path, name, table, parts), hub=source, **fields)
+        table, parts = glue.Columns(labels=classes, **columns or {}), dev or {"dev.tsv": None}
+        source = HubSource(glue.HUB, lambda _: glue.read_glue_on_hub(name, table, parts))
+        return task(reader=lambda path, _: glue.read_glue(path, name, table, parts), hub=source, **fields)
     if read == "superglue":
-        records = superglue.records_of(classes, **columns) if columns else superglue.RECORDS[name]
+        records = glue.records_of(classes, **columns) if columns else glue.RECORDS[name]
         return task(reader=records.reader(name), hub=records.hub(Path(fields["folder"]).name.lower()), **fields)
     if hub is not None:
         fields["hub"] = from_hub(examples=rows, check=check, **hub)

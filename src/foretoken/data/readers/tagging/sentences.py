@@ -9,8 +9,7 @@ from dataclasses import dataclass
 from itertools import groupby
 from typing import TypeVar
 
-from foretoken.data.documents import shown
-from foretoken.data.examples import OUTSIDE, TaggedExample
+from foretoken.data.documents import OUTSIDE, TaggedExample, shown
 from foretoken.data.readers.formats import note
 from foretoken.data.readers.rows import ColumnNames, read_each
 from foretoken.errors import DataError

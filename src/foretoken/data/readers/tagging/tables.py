@@ -11,8 +11,7 @@ from itertools import chain, islice
 from pathlib import Path
 from typing import Any
 
-from foretoken.data.documents import shown
-from foretoken.data.examples import TaggedExample
+from foretoken.data.documents import TaggedExample, shown
 from foretoken.data.readers.delimited import delimited_rows
 from foretoken.data.readers.files import read_text, text_lines, without_gz
 from foretoken.data.readers.formats import FileFormat, note
