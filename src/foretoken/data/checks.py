@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import logging
 from collections import Counter, defaultdict
-from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
@@ -132,7 +132,12 @@ def merge_rare(corpus: Corpus, options: DataOptions) -> tuple[Corpus, dict[str, 
     if not rare:
         return corpus, {}
     is_dropped = options.other == DROP
-    _refuse_too_few({label for label in present if label not in rare} | ({options.other} - {DROP}), options)
+    left = {label for label in present if label not in rare} | ({options.other} - {DROP})
+    if len(left) < 2:
+        raise DataError(
+            f"data.min_documents: {options.min_documents} leaves {len(left)} class{'' if len(left) == 1 else 'es'} "
+            f"({shown(sorted(left)) or 'none'}); classification needs at least two: lower it"
+        )
     described = ", ".join(f"{label!r} ({count})" for label, count in rare.items())
     _log.warning(
         "%d classes have fewer than %d different documents and are %s: %s",
@@ -164,14 +169,6 @@ def _changed(corpus: Corpus, names: Mapping[str, str | None]) -> dict[str, Seque
     }
 
 
-def _refuse_too_few(left: Collection[str], options: DataOptions) -> None:
-    if len(left) < 2:
-        raise DataError(
-            f"data.min_documents: {options.min_documents} leaves {len(left)} class{'' if len(left) == 1 else 'es'} "
-            f"({shown(sorted(left)) or 'none'}); classification needs at least two: lower it"
-        )
-
-
 def refuse_labels_beyond_train(splits: Mapping[str, Sequence[Document]], names: Sequence[str]) -> None:
     """Raise a DataError if a split has a class that train lacks."""
     known = set(names)
@@ -186,22 +183,16 @@ def refuse_labels_beyond_train(splits: Mapping[str, Sequence[Document]], names: 
             )
 
 
-def refuse_unknown(problem: str, names: Sequence[str], example: Example) -> None:
+def refuse_unknown(problem: str, names: Sequence[str], example: Any) -> None:
     """Raise a DataError if an example has a class or tag that is not among the names."""
-    what, labels_of = _LABELS.get(PROBLEMS[problem].answer, ("", lambda _: ()))
-    for label in labels_of(example):
+    is_tagged = PROBLEMS[problem].answer is Answer.TAGS
+    what, labels = ("tag", example.tags) if is_tagged else ("label", example.classes)
+    for label in labels if is_tagged or PROBLEMS[problem].has_classes else ():
         if label not in names:
             raise DataError(
                 f"{example.where}: {what} {label!r} is unknown{like_known(str(label), names)}; "
                 f"the {what}s are {shown(list(names))}"
             )
-
-
-_LABELS: dict[Answer, tuple[str, Callable[[Any], Iterable[str]]]] = {
-    Answer.CLASS: ("label", lambda document: document.classes),
-    Answer.LABELS: ("label", lambda document: document.classes),
-    Answer.TAGS: ("tag", lambda sentence: sentence.tags),
-}
 
 
 def _classes(corpus: Corpus) -> list[str]:
