@@ -24,9 +24,9 @@ from transformers import AutoTokenizer, BertForSequenceClassification, pipeline
 from benchmarks.suite.measure import compare
 from benchmarks.suite.models import OURS, SHAPES, model
 from benchmarks.suite.runner import Options, Part
-from foretoken.data.bad_rows import ERROR
 from foretoken.data.load import input_pieces
 from foretoken.data.options import DataOptions
+from foretoken.data.readers.rows import ERROR
 from foretoken.errors import ConfigError
 from foretoken.inference.int8 import check_units
 from foretoken.inference.predictor import Predictor, load_for_inference, predict_rows

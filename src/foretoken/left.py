@@ -10,6 +10,7 @@ KEYS = PROBLEMS | {  # of recipes and sweep files, by their dotted names; in car
     "chunks.pool": "head.pool says what one head reads of all chunks",
     "chunks.at_most": "max_tokens says how many tokens of a document are read",
     "test": "leave it out; the report's test over seeds has two sides, and is corrected for their number",
+    "data.made_up": "leave it out; --data.max_train 8 makes a run small",
     "prune": "leave it out; training.early_stopping_patience ends a run that gains nothing",
 }
 VERBS = {

@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import logging
 import sys
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -20,7 +20,7 @@ from foretoken_cli.console import say
 if TYPE_CHECKING:
     import datasets
 
-    from foretoken.data.bad_rows import BadRows
+    from foretoken.data.readers.rows import BadRows
     from foretoken.data.plain_table import PlainTable
     from foretoken.inference.any_predictor import AnyPredictor
     from foretoken.training.run.results import Prediction
@@ -165,7 +165,7 @@ class TextOptions(InferenceOptions):
 
     def pieces(self, predictor: AnyPredictor, policy: str) -> Iterable[tuple[datasets.Dataset | PlainTable, BadRows]]:
         """Return the rows: texts of the command line or stdin, or what the problem reads from a file."""
-        from foretoken.data.bad_rows import BadRows
+        from foretoken.data.readers.rows import BadRows
 
         if self.input is None or self.input == "-":
             predictor.problem.check_texts()
@@ -208,19 +208,22 @@ def json_line(values: object, *, to_stdout: bool = False) -> str:
 
 
 def _of_texts(where: str, texts: Sequence[tuple[int, str]], bad_rows: BadRows) -> PlainTable:
+    from foretoken.data.documents import Document, not_empty
     from foretoken.data.plain_table import PlainTable
-    from foretoken.data.readers.labels import documents_from_rows
-    from foretoken.data.readers.rows import ColumnNames
+    from foretoken.data.readers.rows import ColumnNames, read_each, text_value
+
+    def document(place: str, row: Mapping[str, str], _: int) -> Document:
+        return not_empty(Document(row["id"], text_value(place, row["text"], "text"), None, place))
 
     rows = [(f"{where} {number}", {"id": str(number), "text": text}) for number, text in texts]
-    documents = documents_from_rows(where, rows, ColumnNames(label=None, bad_rows=bad_rows))
+    documents = read_each(rows, document, ColumnNames(label=None, bad_rows=bad_rows), f"{where}: no text")
     return PlainTable({name: [getattr(document, name) for document in documents] for name in ("id", "text")})
 
 
 def _stdin_lines() -> list[tuple[int, str]]:
     """Return the lines of stdin that are not blank, with their numbers; bytes that are not UTF-8 stay to be refused."""
-    from foretoken.data.readers.encodings import AUTO, marked
     from foretoken.data.readers.files import as_text, text_lines
+    from foretoken.data.readers.formats import AUTO, marked
 
     content, errors = sys.stdin.buffer.read(), "surrogateescape"
     text = as_text("stdin", content, AUTO, errors=errors) if marked(content) else content.decode("utf-8", errors)

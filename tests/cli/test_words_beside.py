@@ -326,8 +326,10 @@ def test_a_fused_folder_keeps_them(tiny, cli, tmp_path):
 def test_a_recipe_that_has_no_use_for_them_is_one_line(tiny, tmp_path):
     with pytest.raises(RecipeError, match="words: method tf-idf is made of them; leave it out"):
         recipe_of(tmp_path, tiny, "classification", method={"name": "tf-idf"})
+    tagged = {"path": str(tmp_path / "a.conll"), "problem": "token-classification"}
+    (tmp_path / "a.conll").write_text("\n".join(f"Ada{n} B-PER\nwrote O\n" for n in range(20)))
     with pytest.raises(ConfigError, match=r"words is for classification and .* got data for token-classification"):
-        prepare(recipe_of(tmp_path, tiny, "classification", data={"task": "conll2003", "made_up": 20}))
+        prepare(recipe_of(tmp_path, tiny, "classification", data=tagged))
 
 
 @pytest.mark.slow

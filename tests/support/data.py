@@ -2,9 +2,9 @@
 
 import datasets
 
-from foretoken.data.bad_rows import ERROR
 from foretoken.data.load import input_pieces, load_data
 from foretoken.data.options import DataOptions
+from foretoken.data.readers.rows import ERROR
 
 
 def load(options: DataOptions) -> datasets.DatasetDict:

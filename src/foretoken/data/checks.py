@@ -1,23 +1,34 @@
-"""Checks of labels: train has enough classes to learn, and the other splits have no others."""
+"""Checks of what was loaded: labels that can be learned, and warnings about what is probably not intended."""
 
 from __future__ import annotations
 
 import logging
-from collections import Counter
-from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from collections import Counter, defaultdict
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
-from foretoken.data.bad_rows import DROP
-from foretoken.data.documents import Corpus, Document, Example, like_known, shown, sort_labels
-from foretoken.data.examples import OUTSIDE, TaggedExample, mark_entities
-from foretoken.data.label_sets import label_counts, label_sets
+from foretoken.data.documents import (
+    OUTSIDE,
+    Corpus,
+    Document,
+    Example,
+    TaggedExample,
+    appearance,
+    like_known,
+    mark_entities,
+    shown,
+    sort_labels,
+)
 from foretoken.data.options import DataOptions
 from foretoken.data.problems import PROBLEMS, Answer, names_of_problems
-from foretoken.data.splits import groups_by_class, text_key
+from foretoken.data.readers.rows import DROP
+from foretoken.data.splits import groups_by_class, label_counts, label_sets, text_key
 from foretoken.errors import ConfigError, DataError
 
 _log = logging.getLogger(__name__)
+_PAIRS = (("train", "validation"), ("train", "test"), ("validation", "test"))
+_ANSWERS = {Answer.CLASS: "label", Answer.LABELS: "labels", Answer.CHOICE: "answer", Answer.TAGS: "tags"}
 
 
 def names_of(corpus: Corpus, positive: str | None = None) -> list[str]:
@@ -121,7 +132,12 @@ def merge_rare(corpus: Corpus, options: DataOptions) -> tuple[Corpus, dict[str, 
     if not rare:
         return corpus, {}
     is_dropped = options.other == DROP
-    _refuse_too_few({label for label in present if label not in rare} | ({options.other} - {DROP}), options)
+    left = {label for label in present if label not in rare} | ({options.other} - {DROP})
+    if len(left) < 2:
+        raise DataError(
+            f"data.min_documents: {options.min_documents} leaves {len(left)} class{'' if len(left) == 1 else 'es'} "
+            f"({shown(sorted(left)) or 'none'}); classification needs at least two: lower it"
+        )
     described = ", ".join(f"{label!r} ({count})" for label, count in rare.items())
     _log.warning(
         "%d classes have fewer than %d different documents and are %s: %s",
@@ -153,14 +169,6 @@ def _changed(corpus: Corpus, names: Mapping[str, str | None]) -> dict[str, Seque
     }
 
 
-def _refuse_too_few(left: Collection[str], options: DataOptions) -> None:
-    if len(left) < 2:
-        raise DataError(
-            f"data.min_documents: {options.min_documents} leaves {len(left)} class{'' if len(left) == 1 else 'es'} "
-            f"({shown(sorted(left)) or 'none'}); classification needs at least two: lower it"
-        )
-
-
 def refuse_labels_beyond_train(splits: Mapping[str, Sequence[Document]], names: Sequence[str]) -> None:
     """Raise a DataError if a split has a class that train lacks."""
     known = set(names)
@@ -175,22 +183,16 @@ def refuse_labels_beyond_train(splits: Mapping[str, Sequence[Document]], names: 
             )
 
 
-def refuse_unknown(problem: str, names: Sequence[str], example: Example) -> None:
+def refuse_unknown(problem: str, names: Sequence[str], example: Any) -> None:
     """Raise a DataError if an example has a class or tag that is not among the names."""
-    what, labels_of = _LABELS.get(PROBLEMS[problem].answer, ("", lambda _: ()))
-    for label in labels_of(example):
+    is_tagged = PROBLEMS[problem].answer is Answer.TAGS
+    what, labels = ("tag", example.tags) if is_tagged else ("label", example.classes)
+    for label in labels if is_tagged or PROBLEMS[problem].has_classes else ():
         if label not in names:
             raise DataError(
                 f"{example.where}: {what} {label!r} is unknown{like_known(str(label), names)}; "
                 f"the {what}s are {shown(list(names))}"
             )
-
-
-_LABELS: dict[Answer, tuple[str, Callable[[Any], Iterable[str]]]] = {
-    Answer.CLASS: ("label", lambda document: document.classes),
-    Answer.LABELS: ("label", lambda document: document.classes),
-    Answer.TAGS: ("tag", lambda sentence: sentence.tags),
-}
 
 
 def _classes(corpus: Corpus) -> list[str]:
@@ -238,3 +240,95 @@ def _refuse_one_value(documents: Sequence[Document], columns: Sequence[str]) -> 
         if len(values) < 2:
             what = f"the one value {next(iter(values)):g}" if values else "no documents"
             raise DataError(f"train has {what}; regression needs at least two different values: check {column}")
+
+
+# ---- warnings about data that are legal but probably not intended; nothing is changed
+
+
+def warn_of_classes(corpus: Corpus, names: Sequence[str]) -> None:
+    """Log a warning if classes look the same to a reader."""
+    if not PROBLEMS[corpus.problem].has_classes:
+        return
+    alike = list(_alike(names))
+    if alike:
+        sizes = Counter(name for documents in corpus.splits.values() for item in documents for name in item.classes)
+        first = shown([f"{name!r} ({sizes[name]} documents)" for name in alike[0]])
+        _log.warning(
+            "%d of %d classes look like another one and are kept apart: %s; write them alike if they are one",
+            *(sum(map(len, alike)), len(names), first),
+        )
+
+
+def input_keys(splits: Mapping[str, Sequence[Example]]) -> dict[str, list[str]]:
+    """Return a key for every example, which examples share whose inputs differ only in white space."""
+    return {split: [text_key(example.content) for example in examples] for split, examples in splits.items()}
+
+
+def warn_of_leaks(splits: Mapping[str, Sequence[Example]], keys: Mapping[str, Sequence[str]]) -> None:
+    """Log a warning if validation or test repeat inputs of train, or test those of validation."""
+    for first, second in _PAIRS:
+        known = set(keys[first])
+        shared = [example.id for example, key in zip(splits[second], keys[second], strict=True) if key in known]
+        if shared:
+            _log.warning(
+                "%d of %d %s documents (%.0f %%) are in %s too, and scores on them are too good: %s",
+                *(len(shared), len(keys[second]), second, 100 * len(shared) / len(keys[second]), first, shown(shared)),
+            )
+
+
+def warn_of_shared_groups(splits: Mapping[str, Sequence[Example]]) -> None:
+    """Log a warning if validation or test have groups of train, or test those of validation."""
+    groups = {split: {example.group for example in examples} - {None} for split, examples in splits.items()}
+    for first, second in _PAIRS:
+        shared = sorted(map(str, groups[first] & groups[second]))
+        if shared:
+            _log.warning(
+                "%d of %d groups of %s are in %s too, and scores on their documents are too good: %s",
+                *(len(shared), len(groups[second]), second, first, shown(shared)),
+            )
+
+
+def warn_of_contradictions(
+    problem: str, splits: Mapping[str, Sequence[Example]], keys: Mapping[str, Sequence[str]]
+) -> None:
+    """Log a warning if equal inputs have different answers, and the number of repeated inputs in train."""
+    repeated = len(keys["train"]) - len(set(keys["train"]))
+    if repeated:
+        _log.info("%d of %d training documents repeat the text of another", repeated, len(keys["train"]))
+    attribute = _ANSWERS.get(PROBLEMS[problem].answer)
+    if attribute is None:
+        return
+    first: dict[str, Example] = {}
+    contradicted: dict[str, tuple[Example, Example]] = {}
+    for split, examples in splits.items():
+        for example, key in zip(examples, keys[split], strict=True):
+            other = first.setdefault(key, example)
+            answers = (getattr(item, attribute) for item in (other, example))
+            if len({frozenset(answer) if attribute == "labels" else answer for answer in answers}) > 1:
+                contradicted.setdefault(key, (other, example))
+    if contradicted:
+        _log.warning(
+            "texts with contradicting labels, about which no model can be right: %d, the first at %s",
+            *(len(contradicted), shown([example.where for example in next(iter(contradicted.values()))])),
+        )
+
+
+def warn_of_absent_classes(splits: Mapping[str, Sequence[Example]]) -> None:
+    """Log a warning if validation or test lack classes of train."""
+    classes = _classes_of(splits["train"])
+    for name in ("validation", "test"):
+        absent = sorted(classes - _classes_of(splits[name]))
+        if absent:
+            counts = len(absent), len(classes), shown(absent)
+            _log.warning("%s has no documents of %d of the %d classes of train: %s", name, *counts)
+
+
+def _classes_of(examples: Sequence[Example]) -> set[str]:
+    return {name for example in examples for name in example.classes}
+
+
+def _alike(names: Sequence[str]) -> Iterator[list[str]]:
+    groups: dict[object, list[str]] = defaultdict(list)
+    for name in names:
+        groups[appearance(name)].append(name)
+    return (group for group in groups.values() if len(group) > 1)

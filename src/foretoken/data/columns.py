@@ -22,8 +22,7 @@ from foretoken.data.readers.hub import first_rows, hub_name
 from foretoken.data.readers.rows import ColumnNames, Row, check_columns, usable_rows
 from foretoken.data.readers.tables import read_rows
 from foretoken.data.readers.tagging.blocks import layout_of, read_blocks
-from foretoken.data.readers.tagging.schemes import AUTO, ENTITIES, POS, scheme_of
-from foretoken.data.readers.tagging.sentences import tags_of
+from foretoken.data.readers.tagging.sentences import AUTO, ENTITIES, POS, scheme_of, tags_of
 from foretoken.data.readers.tagging.tables import file_lines, roles_of, sentences_of_rows, table_rows
 from foretoken.errors import DataError
 from foretoken.options import flatten
@@ -81,7 +80,7 @@ def own_columns(options: DataOptions) -> ColumnNames:
     """
     if PROBLEMS[options.problem].rows is Rows.WORDS:
         return _tag_columns(options)
-    if (options.text or options.group_column) and not (_files(options) or _through_datasets(options)):
+    if (options.text or options.group_column) and not any(_source(options)):
         raise DataError(
             f"{options.train or options.path}: is a folder of texts, which have no columns; text and group_column are "
             "for tables: leave them out"
@@ -138,7 +137,7 @@ def looks_of(rows: Sequence[Mapping[str, Any]]) -> list[Look]:
 
 def sample(options: DataOptions) -> tuple[str, list[Mapping[str, Any]]]:
     """Return the place and the first rows of the user's training tables; no rows for folders of texts."""
-    table, files = _through_datasets(options), _files(options)
+    table, files = _source(options)
     is_tagged = PROBLEMS[options.problem].rows is Rows.WORDS  # whose lists of spans are no nested columns
     if table is not None:
         first = first_rows(table, options.config_name, SAMPLE)
@@ -159,21 +158,17 @@ def _flat(rows: list[Mapping[str, Any]]) -> list[Mapping[str, Any]]:
     return flat if len({name for row in flat for name in row}) <= SAMPLE else rows
 
 
-def _through_datasets(options: DataOptions) -> Path | str | None:
-    """Return the hub name or the folder of ``save_to_disk`` with the training rows; None for other data."""
+def _source(options: DataOptions) -> tuple[Path | str | None, list[Path]]:
+    """Return the hub name or the folder of ``save_to_disk`` with the training rows, or their files."""
     source = str(options.train or options.path)
     path = local_path(source)
-    if is_folder(path):
-        return path if is_saved_dataset(path) else None
-    return None if options.train is not None or is_there(path) else hub_name(source)
-
-
-def _files(options: DataOptions) -> list[Path]:
-    path = local_path(str(options.train or options.path))
     if not is_folder(path):
-        return [] if _through_datasets(options) else [path]
+        name = None if options.train is not None or is_there(path) else hub_name(source)
+        return name, [] if name else [path]
+    if is_saved_dataset(path):
+        return path, []
     is_of_labels = options.train is not None and PROBLEMS[options.problem].answer is Answer.CLASS
-    return [] if is_of_labels or _through_datasets(options) else training_files(path, options.problem)
+    return None, [] if is_of_labels else training_files(path, options.problem)
 
 
 def look_at(name: str, values: Sequence[object]) -> Look:
@@ -305,7 +300,7 @@ def _tag_columns(options: DataOptions) -> ColumnNames:
         DataError: several columns are possible; the message has the option to set.
     """
     columns, (where, rows) = options.columns, sample(options)
-    files = [] if rows else _files(options)
+    files = [] if rows else _source(options)[1]
     if not (rows or files):
         return columns
     if rows:

@@ -1,4 +1,4 @@
-"""The documents that readers return, with their place in the source."""
+"""The documents, and the examples of other problems, that readers return, with their place in the source."""
 
 from __future__ import annotations
 
@@ -13,6 +13,7 @@ from typing import Any, Protocol, TypeVar
 from foretoken.data.problems import CLASSIFICATION
 from foretoken.errors import DataError, did_you_mean, one_line
 
+OUTSIDE = "O"  # the tag of a word outside of entities
 SPLITS = ("train", "validation", "test")
 _NAMES = {
     "train": ("train", "training"),
@@ -86,7 +87,7 @@ class Example(Protocol):
 
 
 E = TypeVar("E", bound=Example)
-Splits = Mapping[str, Sequence[Any]]  # by split, all Document or all of one class of foretoken.data.examples
+Splits = Mapping[str, Sequence[Any]]  # by split, all of one class
 
 
 @dataclass
@@ -104,6 +105,126 @@ class Corpus:
     label_names: list[str] | None = None
     problem: str = CLASSIFICATION
     grouped: bool = False
+
+
+def mark_entities(tags: Iterable[str]) -> bool:
+    """Tell whether tags are those of IOB2, and not word classes or other tags.
+
+    >>> mark_entities(["O", "B-PER"]), mark_entities(["DET", "NOUN"])
+    (True, False)
+    """
+    return all(tag == OUTSIDE or tag.startswith(("B-", "I-")) for tag in tags)
+
+
+class Unstratified:
+    """An example without a class that splits keep in proportion."""
+
+    @property
+    def stratum(self) -> str:
+        """The empty text."""
+        return ""
+
+    @property
+    def classes(self) -> tuple[str, ...]:
+        """The stratum."""
+        return (self.stratum,)
+
+
+@dataclass(frozen=True)
+class ChoiceExample(Unstratified):
+    """A question with its own choices; ``answer`` is the number of the right one."""
+
+    id: str
+    text: str
+    choices: tuple[str, ...]
+    answer: int
+    where: str
+    group: str | None = None
+    part: str | None = None
+
+    @property
+    def content(self) -> str:
+        """All text."""
+        return "\n".join((self.text, *self.choices))
+
+
+@dataclass(frozen=True)
+class TaggedExample(Unstratified):
+    """The words of a sentence or document, and a tag for each: in IOB2, or of words that are no entities."""
+
+    id: str
+    words: tuple[str, ...]
+    tags: tuple[str, ...]
+    where: str
+    group: str | None = None  # the document of a sentence
+    part: str | None = None
+    raw_text: str | None = None  # the text that words were made from
+
+    @property
+    def content(self) -> str:
+        """All text."""
+        return " ".join(self.words)
+
+
+@dataclass(frozen=True)
+class CandidateExample(Unstratified):
+    """A question, its candidate answers and the documents (``supports``) that tell which one is right."""
+
+    id: str
+    question: str
+    candidates: tuple[str, ...]
+    supports: tuple[str, ...]
+    answer: int
+    where: str
+    group: str | None = None
+    part: str | None = None
+
+    @property
+    def content(self) -> str:
+        """All text."""
+        return "\n".join((self.question, *self.candidates, *self.supports))
+
+
+@dataclass(frozen=True)
+class GenerationExample(Unstratified):
+    """A source text and the texts that may be generated from it; the first one is trained on by default.
+
+    ``markers`` in the source are new tokens of the task, such as ``<subject>``.
+    """
+
+    id: str
+    source: str
+    references: tuple[str, ...]
+    where: str
+    group: str | None = None
+    part: str | None = None
+
+    @property
+    def content(self) -> str:
+        """The source."""
+        return self.source
+
+
+@dataclass(frozen=True)
+class QuestionExample(Unstratified):
+    """A question about a context; an answer is its first character in the context and the one after its last.
+
+    Without answers the question is unanswerable. Only ``mentions`` can be answers; if they are None, any span can.
+    """
+
+    id: str
+    question: str
+    context: str
+    answers: tuple[tuple[int, int], ...]
+    where: str
+    mentions: tuple[tuple[int, int], ...] | None = None
+    group: str | None = None
+    part: str | None = None
+
+    @property
+    def content(self) -> str:
+        """All text."""
+        return f"{self.question}\n{self.context}"
 
 
 def split_in(name: str) -> str | None:
@@ -175,6 +296,13 @@ def shown(items: Sequence[str]) -> str:
     """
     head = ", ".join(one_line(item, _LONGEST_SHOWN) for item in items[:_SHOWN])
     return f"{head} and {len(items) - _SHOWN} more" if len(items) > _SHOWN else head
+
+
+def not_empty(document: Document) -> Document:
+    """Return a document; a DataError if it has no text."""
+    if is_empty(document):
+        raise DataError(f"{document.where}: the document is empty, id {document.id!r}; fill in its text, or remove it")
+    return document
 
 
 def is_empty(document: Document) -> bool:

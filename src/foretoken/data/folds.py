@@ -12,9 +12,17 @@ from dataclasses import replace
 from typing import Any
 
 from foretoken.data.documents import Corpus, Splits, with_unique_ids
-from foretoken.data.label_sets import LabelSets, have_label_sets, label_sets, stratified
 from foretoken.data.options import DataOptions
-from foretoken.data.splits import digest, refuse_small_classes, split_off, together
+from foretoken.data.splits import (
+    LabelSets,
+    digest,
+    have_label_sets,
+    label_sets,
+    refuse_small_classes,
+    split_off,
+    stratified,
+    together,
+)
 from foretoken.errors import ConfigError
 
 GroupOf = Callable[[Any], str | None]

@@ -9,30 +9,30 @@ from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from foretoken.data.bad_rows import BadRows
-from foretoken.data.checks import keep_labels, merge_rare, names_of, refuse_labels_beyond_train, refuse_unknown
-from foretoken.data.columns import changed, own_columns
-from foretoken.data.documents import SPLITS, Corpus, Example, Splits, with_unique_ids
-from foretoken.data.examples import OUTSIDE, mark_entities
-from foretoken.data.folds import fold_splits, pooled
-from foretoken.data.made_up import made_up
-from foretoken.data.oddities import (
+from foretoken.data.checks import (
     input_keys,
+    keep_labels,
+    merge_rare,
+    names_of,
+    refuse_labels_beyond_train,
+    refuse_unknown,
     warn_of_absent_classes,
     warn_of_classes,
     warn_of_contradictions,
     warn_of_leaks,
     warn_of_shared_groups,
 )
+from foretoken.data.columns import changed, own_columns
+from foretoken.data.documents import OUTSIDE, SPLITS, Corpus, Example, Splits, mark_entities, with_unique_ids
+from foretoken.data.folds import fold_splits, pooled
 from foretoken.data.options import CLEAN, DataOptions
 from foretoken.data.problems import PROBLEMS, REGRESSION, Answer, Rows
-from foretoken.data.readers.conll import join
 from foretoken.data.readers.files import is_folder, is_there, local_path
 from foretoken.data.readers.folders import is_saved_dataset, read_folder, read_label_folders, read_texts_folder
+from foretoken.data.readers.formats import noted_together
 from foretoken.data.readers.hub import hub_name, read_hub
-from foretoken.data.readers.notes import noted_together
-from foretoken.data.readers.rows import ColumnNames
-from foretoken.data.readers.tagging.schemes import AUTO, ENTITIES, POS
+from foretoken.data.readers.rows import BadRows, ColumnNames
+from foretoken.data.readers.tagging.sentences import AUTO, ENTITIES, POS, join
 from foretoken.data.readers.user_data import read_examples, read_pieces
 from foretoken.data.schemas import table
 from foretoken.data.splits import group_counts, keys_of_groups, split_off, subsample, subsample_groups
@@ -196,8 +196,6 @@ def _read(options: DataOptions, columns: ColumnNames) -> Corpus:
 
 def _read_task(name: str, options: DataOptions) -> Corpus:
     task = get_task(name)
-    if options.made_up is not None:
-        return made_up(task, options.made_up)
     if options.path == "hub":
         return task.read_hub(options)
     return task.read_raw(find_raw(task, options.path) if task.needs_raw else Path(), options)

@@ -7,12 +7,10 @@ from dataclasses import asdict, dataclass, fields, replace
 from typing import Literal
 
 from foretoken import left
-from foretoken.data.bad_rows import DROP, ERROR, BadRows
 from foretoken.data.fields import Template
 from foretoken.data.problems import CLASSIFICATION, PROBLEMS, Answer, ProblemData, Rows
-from foretoken.data.readers.encodings import AUTO, encoding_error
-from foretoken.data.readers.formats import FileFormat
-from foretoken.data.readers.rows import CHOICES, ColumnNames
+from foretoken.data.readers.formats import AUTO, FileFormat, encoding_error
+from foretoken.data.readers.rows import CHOICES, DROP, ERROR, BadRows, ColumnNames
 from foretoken.errors import ConfigError, did_you_mean, quoted
 from foretoken.options import check_fields, option
 
@@ -147,17 +145,11 @@ class DataOptions:
         "Which fold is the test, from 0; `foretoken train` without it runs all.", None, at_least=0
     )
     fold_seed: int = option("Seed of the folds; runs with other training seeds share them.", 0)
-    made_up: int | None = option(
-        "Make up so many examples per split in the shape of the task, in place of its raw data.",
-        None,
-        at_least=1,
-        internal=True,
-    )
 
     @property
     def columns(self) -> ColumnNames:
         """The columns of the user's own tables."""
-        format = replace(self.format, encoding=self.format.encoding if self.encoding == AUTO else self.encoding)
+        format = self.format if self.encoding == AUTO else replace(self.format, encoding=self.encoding)
         bad_rows = BadRows(self.bad_rows, remedy="data.bad_rows: drop")
         names = self.text or self.text_column, self.label_column, self.text_pair_column, self.problem
         template = None if self.text is None else Template.read(self.text)
@@ -208,10 +200,12 @@ def given_options(values: Mapping[str, object]) -> dict[str, object]:
     >>> given_options({"task": "pydocs", "split": "clean", "remove": ["headers", "footers", "quotes"]})
     {'task': 'pydocs'}
     """
-    defaults = {item.name: item.default for item in fields(DataOptions)} | {"format": asdict(FileFormat())}
     plain = {name: tuple(value) if isinstance(value, list) else value for name, value in values.items()}
     plain |= {name: asdict(value) for name, value in values.items() if isinstance(value, FileFormat)}
-    return {name: value for name, value in plain.items() if name in defaults and value != defaults[name]}
+    return {name: value for name, value in plain.items() if name in _DEFAULTS and value != _DEFAULTS[name]}
+
+
+_DEFAULTS = {item.name: item.default for item in fields(DataOptions)} | {"format": asdict(FileFormat())}
 
 
 def _source(options: DataOptions) -> list[str]:

@@ -9,8 +9,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeAlias
 
 from foretoken.backbones.fast_maps import pack_weights
-from foretoken.data.bad_rows import ERROR, BadRow, BadRows
 from foretoken.data.plain_table import PlainTable, Table
+from foretoken.data.readers.rows import ERROR, BadRow, BadRows
 from foretoken.errors import AdapterError, DataError
 from foretoken.inference.guarantee import Guarantee
 from foretoken.inference.predictor import Predictor, load_for_inference, predict_rows, rows_without_tokens

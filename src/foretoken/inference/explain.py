@@ -12,8 +12,8 @@ from typing import Any, Literal, TypeAlias
 
 import numpy as np
 
-from foretoken.data.bad_rows import BadRows
 from foretoken.data.plain_table import PlainTable, Table
+from foretoken.data.readers.rows import BadRows
 from foretoken.errors import ConfigError, no_such
 from foretoken.files import PathLike
 from foretoken.inference.any_predictor import AnyPredictor, BaselinePredictor, answer_rows, load_predictor

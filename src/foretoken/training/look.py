@@ -7,7 +7,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
-from foretoken.data.examples import mark_entities
+from foretoken.data.documents import mark_entities
 from foretoken.data.load import Loaded, load_data
 from foretoken.data.options import DataOptions
 from foretoken.data.problems import PROBLEMS, Answer

@@ -61,7 +61,7 @@ def run(words: Sequence[str]) -> int:
         return _run_with_ray(options)
     for name in _WITH_RAY:
         _refuse_unless_default(options, name, "needs --ray")
-    from foretoken.data.bad_rows import DROP, ERROR
+    from foretoken.data.readers.rows import DROP, ERROR
     from foretoken.inference.any_predictor import answer_pieces
 
     predictor = options.load_for_texts()

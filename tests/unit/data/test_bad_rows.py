@@ -6,9 +6,9 @@ from dataclasses import replace
 
 import pytest
 
-from foretoken.data.bad_rows import DROP, BadRows
 from foretoken.data.load import load_data, load_examples
 from foretoken.data.options import DataOptions
+from foretoken.data.readers.rows import DROP, BadRows
 from foretoken.errors import DataError
 
 from support.data import load_inputs
@@ -170,16 +170,14 @@ def test_evaluate_leaves_out_labels_that_are_not_known(tmp_path, problem, name, 
 
 
 @pytest.mark.parametrize(
-    ("change", "lost"),
+    "change",
     [
-        (lambda article: article["paragraphs"][0]["qas"][0].pop("id"), 1),
-        (lambda article: article["paragraphs"][0].pop("qas"), 1),
-        (lambda article: article["paragraphs"].__setitem__(0, "nothing"), 1),
-        (lambda article: article.pop("paragraphs"), 1),
-        (lambda article: article["paragraphs"][0]["qas"].__setitem__(0, None), 1),
+        lambda article: article["paragraphs"][0]["qas"][0].pop("id"),
+        lambda article: article["paragraphs"][0].pop("qas"),
+        lambda article: article.pop("paragraphs"),
     ],
 )
-def test_bad_records_of_squad_are_left_out(tmp_path, change, lost):
+def test_bad_records_of_squad_are_left_out(tmp_path, change):
     articles = [
         {"paragraphs": [{"context": f"text {n}", "qas": [{"id": f"q{n}", "question": "which?", "answers": ANSWERS}]}]}
         for n in range(30)
@@ -188,6 +186,6 @@ def test_bad_records_of_squad_are_left_out(tmp_path, change, lost):
     path = tmp_path / "squad.json"
     path.write_text(json.dumps({"version": "1.1", "data": articles}))
     loaded = load_data(DataOptions(path=str(path), problem="question-answering", bad_rows="drop"))
-    assert loaded.left_out["bad_rows"]["count"] == lost
+    assert loaded.left_out["bad_rows"]["count"] == 1
     assert "article 5" in loaded.left_out["bad_rows"]["rows"][0]["where"]
     assert {name for split in loaded.splits.values() for name in split["id"]} == {f"q{n}" for n in range(30) if n != 4}

@@ -7,7 +7,6 @@ import shlex
 
 import pytest
 
-from foretoken.data.columns import look_at, looks_of
 from foretoken.data.load import load_data
 from foretoken.data.options import DataOptions
 from foretoken.errors import DataError
@@ -46,12 +45,6 @@ def numbers(row):
 
 CERTAIN = {
     "sms": ({"v1": of("ham", "spam"), "v2": texts(12), "": of("")}, "v2", "v1"),
-    "resumes": (
-        {"Category": of("HR", "Arts", "Java"), "Resume": lambda row: words(3) + " a" * 60},
-        "Resume",
-        "Category",
-    ),
-    "reviews": ({"review": texts(30), "sentiment": of("positive", "negative")}, "review", "sentiment"),
     "spelling": ({"Text ": texts(3), "LABEL": of(0, 1), "other": texts(9)}, "Text", "LABEL"),
     "tweets": (
         {
@@ -87,18 +80,6 @@ DOUBTFUL = {
         {"ID": numbers, "Resume_str": texts(50), "Resume_html": texts(60), "Category": of("HR", "Arts")},
         "Resume_html",
         "Category",
-    ),
-    "transcriptions": (
-        {
-            "": numbers,
-            "description": texts(18),
-            "medical_specialty": of("Surgery", "Cardio / Pulm"),
-            "sample_name": texts(2),
-            "transcription": texts(300),
-            "keywords": texts(6),
-        },
-        "transcription",
-        "medical_specialty",
     ),
     "pairs": ({"sentence1": texts(14), "sentence2": texts(15), "gold": of("yes", "no")}, "sentence2", "gold"),
     "two labels": ({"body": texts(20), "category": of("a", "b"), "topic": of("c", "d")}, "body", "category"),
@@ -169,21 +150,3 @@ def test_other_kinds_of_files_have_the_same_columns(tmp_path):
     folder = load_data(DataOptions(path=str(tmp_path / "f")))
     assert folder.columns["text_column"] == "body"
     assert len(folder.splits["validation"]) == ROWS
-
-
-@pytest.mark.parametrize(
-    ("values", "said"),
-    [
-        (["", None, " "], "empty"),
-        ([["a"], ["a", "b"]], "lists"),
-        (["['a', 'b']", "['c']"], "lists"),
-        (["2020-01-02", "2021-03-04 10:00:00"], "dates"),
-        ([1, "2.5", "1e3"], "numbers, 3 different"),
-        (["a b c d e", "f g h i j"], "texts of 5 words"),
-        (["x 1", "x 2", "x 3"], "3 different values of 2 words"),
-    ],
-)
-def test_what_a_column_looks_like(values, said):
-    look = look_at("", values)
-    assert str(look) == said
-    assert looks_of([{"": value} for value in values])[0] == look

@@ -1,4 +1,7 @@
-"""Hub names and folders written by save_to_disk; no network."""
+"""Hub names, copies of built-in tasks on the hub, and folders written by save_to_disk; no network."""
+
+import logging
+from operator import attrgetter
 
 import datasets
 import pytest
@@ -7,7 +10,8 @@ from foretoken.data.load import load_examples
 from foretoken.data.options import DataOptions
 from foretoken.data.problems import CLASSIFICATION
 from foretoken.data.readers.hub import hub_name
-from foretoken.errors import DataError
+from foretoken.data.tasks.table import TASKS
+from foretoken.errors import ConfigError, DataError
 
 from support.data import load
 
@@ -84,9 +88,107 @@ def test_a_hub_data_set_is_read_by_its_columns_and_config(hub):
     }
 
 
-def test_an_error_of_the_library_becomes_a_data_error(hub):
-    hub[0]["owner/name"] = ValueError("Config name is missing.\nPick one")
-    with pytest.raises(
-        DataError, match=r"'owner/name' \(config None\) was not loaded \(ValueError: Config name is missing. Pick one"
-    ):
-        load(DataOptions(path="owner/name"))
+PARQUET = {"data_dir": None, "revision": "refs/convert/parquet"}
+OPTIONS = DataOptions(task="pydocs")
+TAGS = datasets.List(datasets.ClassLabel(names=["O", "B-person", "I-person"]))
+WORDS = datasets.Features({"tokens": datasets.List(datasets.Value("string")), "ner_tags": TAGS})
+STORY = {
+    "metadata": {"passage_id": "a", "uid": "u"},
+    "document": "Story.\n",
+    "questions": [{"question_text": "What? ", "responses": [{"response_text": text} for text in ("One.", " Two. ")]}],
+}
+TALK = {
+    "source": "cnn",
+    "story": "S.",
+    "questions": ["Q1?", "Q2?"],
+    "answers": {"input_text": ["a1", "a2"], "answer_start": [0, 1]},
+}
+ITEM = {"id": "q", "query": "where", "candidates": ["here", "there"], "answer": "there", "supports": ["a"]}
+ARTICLE = {"text": "<p>Body <a href='x'>no</a>. &amp;#160;here</p><p>End</p>", "title": "Title", "hyperpartisan": True}
+POSTS = [{"text": text, "label_text": "sci.med", "label": 1} for text in ("kept", "", None)]
+RESTAURANTS = [{"meaning_representation": "name[A]", "human_reference": text} for text in ("One.", "Two.")]
+HOP = ("q", ("here", "there"), 1)
+COPIES = {  # rows, the request, what is looked at of the examples, and what it is
+    "conll2003": (
+        *([{"tokens": ["Rome"], "ner_tags": ["B-LOC"]}], (("lukasgarbas/conll-03", None), {})),
+        *(("words", "tags"), [(("Rome",), ("B-LOC",))]),
+    ),
+    "wnut17": (
+        datasets.Dataset.from_dict({"tokens": [["Ada", "L."], []], "ner_tags": [[1, 2], []]}, features=WORDS),
+        *((("leondz/wnut_17",), PARQUET), ("words", "tags"), [(("Ada", "L."), ("B-person", "I-person"))]),
+    ),
+    "squality": (
+        *([STORY], (("pszemraj/SQuALITY-v1.3", None), {})),
+        *(("source", "references"), [("What?\n\nStory.", ("One.", "Two."))]),
+    ),
+    "coqa": (
+        *([TALK], (("stanfordnlp/coqa", None), {}), ("id", "source", "references")),
+        [
+            ("0/1", "<bos_qa> <document> S. <question> Q1?", ("a1",)),
+            ("0/2", "<bos_qa> <document> S. <question> Q1? <answer> a1 <question> Q2?", ("a2",)),
+        ],
+    ),
+    "e2e": (
+        *(RESTAURANTS, (("tuetschek/e2e_nlg",), PARQUET)),
+        *(("source", "references"), [("name[A]", ("One.", "Two."))]),
+    ),
+    **{
+        task: ([ITEM], (("community-datasets/qangaroo", config), {}), ("id", "candidates", "answer"), [HOP])
+        for task, config in (("wikihop", "wikihop"), ("wikihop-masked", "masked_wikihop"))
+    },
+    "hyperpartisan": (
+        *([ARTICLE], (("hyperpartisan_news_detection", "byarticle"), {})),
+        *(("text", "label"), [("Title\nBody no. here End", "hyperpartisan")]),
+    ),
+    "20newsgroups": (POSTS, (("SetFit/20_newsgroups", None), {}), ("text", "label"), [("kept", "sci.med")]),
+}
+
+
+@pytest.fixture
+def copy(monkeypatch):
+    """Answer every request with these rows; requests are recorded."""
+
+    def answer(rows):
+        asked = []
+        table = rows if isinstance(rows, datasets.Dataset) else datasets.Dataset.from_list(rows)
+
+        def load_dataset(*name, **place):
+            asked.append((name, place))
+            return datasets.DatasetDict({"train": table, "validation": table, "test": table})
+
+        monkeypatch.setattr(datasets, "load_dataset", load_dataset)
+        return asked
+
+    return answer
+
+
+@pytest.mark.parametrize("name", COPIES)
+def test_a_copy_is_what_the_raw_data_are(copy, caplog, name):
+    rows, request, attributes, expected = COPIES[name]
+    asked = copy(rows)
+    with caplog.at_level(logging.WARNING, logger="foretoken.data"):
+        corpus = TASKS[name].read_hub(OPTIONS)
+    assert asked == [request]
+    assert [attrgetter(*attributes)(one) for one in corpus.splits["train"]] == expected
+    assert ("lacks the additional answers" in caplog.text) == (name == "coqa")
+
+
+def test_what_a_copy_cannot_serve_is_refused(copy):
+    copy([ARTICLE])
+    for values in ({"task": "hyperpartisan", "split": "longformer"}, {"task": "20newsgroups", "remove": ["quotes"]}):
+        with pytest.raises(ConfigError, match="set path to"):
+            TASKS[values["task"]].read_hub(DataOptions(**values))
+    copy([{"tokens": ["a"], "ner_tags": []}])
+    with pytest.raises(DataError, match="row 1: 1 tokens but 0 ner_tags"):
+        TASKS["conll2003"].read_hub(OPTIONS)
+    with pytest.raises(DataError, match=r"\[train\]: no column 'query'"):
+        TASKS["wikihop"].read_hub(OPTIONS)
+
+
+def test_a_hub_that_fails_is_one_line(monkeypatch):
+    def load_dataset(*_, **__):
+        raise ValueError("no\nroute")
+
+    monkeypatch.setattr(datasets, "load_dataset", load_dataset)
+    with pytest.raises(DataError, match=r"'leondz/wnut_17' .* was not loaded \(ValueError: no route\)"):
+        TASKS["wnut17"].read_hub(OPTIONS)

@@ -1,13 +1,16 @@
-"""From files and folders to three tables: splits, labels, ids, subsamples."""
+"""From files and folders to three tables: splits, labels, ids, subsamples, and what is said of odd data."""
 
 import csv
+import json
+import logging
 from collections import Counter
+from pathlib import Path
 
 import pytest
 
 from foretoken.data.checks import keep_labels
 from foretoken.data.documents import Corpus
-from foretoken.data.load import load_examples
+from foretoken.data.load import load_data, load_examples
 from foretoken.data.options import DataOptions
 from foretoken.data.problems import CLASSIFICATION
 from foretoken.errors import ConfigError, DataError
@@ -54,13 +57,6 @@ def test_splits_depend_on_documents_and_seed_only(tmp_path):
     for split in SPLITS:
         assert texts(first, split) == texts(turned, split)
         assert texts(first, split) != texts(other, split)
-
-
-def test_identical_texts_stay_in_one_split(tmp_path):
-    rows = many(60) + [(f"  text   number {i}", "a") for i in range(0, 60, 3)]
-    data = load(DataOptions(path=table(tmp_path / "a.csv", rows), test_fraction=0.3))
-    keys = [{" ".join(text.split()) for text in texts(data, split)} for split in SPLITS]
-    assert sum(map(len, keys)) == len(set.union(*keys)) == 60
 
 
 def test_a_folder_with_one_file_per_split(tmp_path):
@@ -118,7 +114,7 @@ def test_folder_errors(tmp_path):
         load(DataOptions(path=str(tmp_path)))
     labelled_folder(tmp_path / "c", 4)
     (tmp_path / "c" / "pos" / "2.txt").write_text("")
-    with pytest.raises(DataError, match=r"pos.2\.txt: the document is empty, id 'pos/2'.*data.bad_rows: drop"):
+    with pytest.raises(DataError, match=r"pos.2\.txt: the file is empty.*data.bad_rows: drop"):
         load(DataOptions(path=str(tmp_path / "c")))
     (tmp_path / "c" / "pos" / "2.txt").write_bytes(b"\xc3\xa9\ntw\xf6")
     with pytest.raises(DataError, match=r"2\.txt:2:3: byte 0xf6"):
@@ -130,23 +126,8 @@ def test_folder_errors(tmp_path):
         load(DataOptions(path=str(tmp_path / "d")))
 
 
-def test_labels_that_train_lacks(tmp_path):
-    train, test = table(tmp_path / "x.csv", many(60)), table(tmp_path / "y.csv", [("t", "a"), ("u", "zz")])
-    with pytest.raises(DataError, match=r"y\.csv:3: test has documents labelled 'zz', but train has none"):
-        load(DataOptions(train=train, test=test))
-
-
 @pytest.mark.parametrize(
-    ("known", "written"),
-    [
-        ("1", "1.0"),
-        ("1", "01"),
-        ("0.5", ".50"),
-        ("true", "True"),
-        ("ham", "HAM"),
-        ("a b", "a\u00a0b"),
-        ("caf\u00e9", "cafe\u0301"),
-    ],
+    ("known", "written"), [("1", "1.0"), ("ham", "HAM"), ("a b", "a\u00a0b"), ("caf\u00e9", "cafe\u0301")]
 )
 def test_a_label_that_looks_like_a_class_is_said_with_it(known, written, tmp_path):
     train = table(tmp_path / "x.csv", many(60, (known, "zz")))
@@ -216,3 +197,106 @@ def test_data_of_another_problem_cannot_keep_some_labels():
         ConfigError, match="labels is for classification and multi-label-classification, got data for regression"
     ):
         keep_labels(Corpus(problem="regression"), ["1", "2"])
+
+
+def rows_of(path, rows):
+    path.write_text("".join(json.dumps(row) + "\n" for row in rows))
+    return str(path)
+
+
+def numbered(count, labels=("a", "b"), word="text"):
+    return [{"text": f"{word} {n}", "label": labels[n % len(labels)]} for n in range(count)]
+
+
+@pytest.fixture
+def said(caplog):
+    """Load data, and return what was said of them (without the folder) and what was loaded."""
+
+    def read(**options):
+        with caplog.at_level(logging.INFO, logger="foretoken.data"):
+            loaded = load_data(DataOptions(**options))
+        folder = str(Path(options.get("path") or options["train"]).parent)
+        lines = [record.getMessage().replace(folder + "/", "") for record in caplog.records]
+        return [line for line in lines if "recall are of class" not in line], loaded  # that is said of any two classes
+
+    return read
+
+
+def test_nothing_is_said_of_clean_data(tmp_path, said):
+    assert said(path=rows_of(tmp_path / "a.jsonl", numbered(40)))[0] == []
+
+
+@pytest.mark.parametrize(
+    "labels", [("Ham", "ham", "spam"), ("1", "1.0", "2"), ("caf\xe9", "cafe\u0301", "b"), ("a\u200bb", "ab", "c")]
+)
+def test_classes_that_look_alike_are_kept_apart(tmp_path, said, labels):
+    lines, data = said(path=rows_of(tmp_path / "a.jsonl", numbered(60, labels)))
+    assert len(data.labels) == 3
+    [line] = lines
+    assert line.startswith("2 of 3 classes look like another one and are kept apart: ")
+
+
+def test_one_text_with_two_labels(tmp_path, said, monkeypatch):
+    monkeypatch.chdir(tmp_path)  # a long path would be shortened in the message
+    rows = [*numbered(40), {"text": "text  3 ", "label": "a"}, {"text": "text 5", "label": "b"}]
+    rows_of(tmp_path / "a.jsonl", rows)
+    lines, _ = said(path="a.jsonl")
+    assert lines == [
+        "1 of 33 training documents repeat the text of another",
+        "texts with contradicting labels, about which no model can be right: 1, the first at a.jsonl:4, a.jsonl:41",
+    ]
+
+
+def test_choices_and_tags_contradict_too(tmp_path, said, caplog):
+    rows = [{"text": f"q {n}", "choices": ["x", "y"], "label": n % 2} for n in range(20)]
+    path = rows_of(tmp_path / "a.jsonl", [*rows, {"text": "q 0", "choices": ["x", "y"], "label": 1}])
+    assert any("with contradicting labels" in line for line in said(path=path, problem="multiple-choice")[0])
+    caplog.clear()
+    sentences = [f"word{n} O\nAda B-PER\n" for n in range(20)] + ["word1 O\nAda O\n"]
+    (tmp_path / "a.conll").write_text("\n".join(sentences))
+    lines, _ = said(path=str(tmp_path / "a.conll"), problem="token-classification")
+    assert any("with contradicting labels" in line for line in lines)
+
+
+def test_the_same_file_as_train_and_test(tmp_path, said):
+    path = rows_of(tmp_path / "a.jsonl", numbered(40))
+    lines, _ = said(train=path, test=path)
+    assert "40 of 40" not in lines[0]  # validation was taken from train
+    assert lines[0].startswith("36 of 40 test documents (90 %) are in train too, and scores on them are too good: ")
+    assert lines[1].startswith("4 of 40 test documents (10 %) are in validation too")
+    assert len(lines) == 2
+
+
+def test_what_a_folder_holds_and_is_not_read(tmp_path, said, caplog):
+    for label in ("ham", "spam"):
+        (tmp_path / "d" / label).mkdir(parents=True)
+        for n in range(20):
+            (tmp_path / "d" / label / f"{n}{'.TXT' if n % 2 else '.txt'}").write_text(f"{label} {n}")
+    lines, data = said(path=str(tmp_path / "d"))
+    assert sum(map(len, data.splits.values())) == 40
+    assert lines == []
+    (tmp_path / "d" / "ham" / "more").mkdir()
+    (tmp_path / "d" / "empty").mkdir()
+    (tmp_path / "d" / "stray.txt").write_text("nobody's")
+    lines, _ = said(path=str(tmp_path / "d"))
+    assert lines == [
+        "d: 1 not read (no .txt files): more",
+        "d: 1 not read (outside the folders of labels): stray.txt",
+        "d: 1 not read (folders without .txt files): empty",
+    ]
+    caplog.clear()
+    (tmp_path / "f").mkdir()
+    rows_of(tmp_path / "f" / "train.jsonl", numbered(40))
+    rows_of(tmp_path / "f" / "validate.jsonl", numbered(4))
+    lines, _ = said(path=str(tmp_path / "f"))
+    assert lines == ["f: 1 not read (its name is no split): validate.jsonl"]
+
+
+def test_a_saved_split_that_is_none(tmp_path, said):
+    import datasets
+
+    whole = datasets.Dataset.from_list(numbered(40))
+    datasets.DatasetDict({"train": whole, "unsupervised": whole}).save_to_disk(tmp_path / "s")
+    assert said(path=str(tmp_path / "s"))[0] == [
+        "s: not read, as they are none of train, validation, test: unsupervised"
+    ]

@@ -106,13 +106,9 @@ def test_multiple_choice_by_number_and_by_text(tmp_path):
     ("changes", "said"),
     [
         ({"label": 3}, r"holds 3, expected the number of the right choice \(0 to 2\) or its text, one of 'one 2'"),
-        ({"label": -1}, "holds -1, expected"),
         ({"label": True}, "holds True, expected"),
-        ({"label": "four"}, "holds 'four', expected"),
         ({"label": "same", "choices": ["same", "same"]}, "holds 'same', expected"),
-        ({"label": None}, "holds None, expected"),
         ({"choices": ["one"]}, r"column 'choices' holds \['one'\], expected a list of at least two texts"),
-        ({"choices": "one|two"}, r"column 'choices' holds 'one\|two', expected a list"),
         ({"choices": ["one", 2]}, "column 'choices' holds int, expected text"),
         ({"choices": ["one", " "]}, "column 'choices' holds an empty choice"),
         ({"text": " "}, "'text' is empty"),
@@ -128,19 +124,6 @@ def tagged(path, count=20, start=0):
     sentences = [f"Ada{i} B-PER\nwrote{i} O\n" for i in range(start, start + count)]
     path.write_text("\n".join(sentences), encoding="utf-8")
     return str(path)
-
-
-def test_words_and_tags_from_a_file_and_from_a_folder(tmp_path):
-    data = load_data(DataOptions(path=tagged(tmp_path / "a.conll"), problem="token-classification"))
-    assert sizes(data) == [16, 2, 2]
-    assert data.labels == ["O", "B-PER", "I-PER"]
-    assert data.splits["train"].column_names == ["id", "words", "labels"]
-    (tmp_path / "f").mkdir()
-    for number, split in enumerate(("train", "dev", "test")):
-        tagged(tmp_path / "f" / f"{split}.txt", 4 - number, 10 * number)
-    data = load_data(DataOptions(path=str(tmp_path / "f"), problem="token-classification"))
-    assert sizes(data) == [4, 3, 2]
-    assert data.splits["validation"][0]["words"] == ["Ada10", "wrote10"]
 
 
 def candidates(path, count=20):

@@ -12,10 +12,10 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
-from foretoken.data.bad_rows import DROP, ERROR, BadRows
-from foretoken.data.load import input_pieces, load_data
+from foretoken.data.load import input_pieces
 from foretoken.data.options import DataOptions
 from foretoken.data.readers import files, user_data
+from foretoken.data.readers.rows import DROP, ERROR, BadRows
 from foretoken.errors import DataError
 
 from support.data import load_inputs
@@ -102,19 +102,6 @@ def test_pieces_are_the_whole(name, seed, tmp_path, monkeypatch):
         )
 
 
-def test_training_reads_line_by_line_too(tmp_path, monkeypatch):
-    rows = [(f"{word} {n}", "ab"[n % 2]) for n, word in enumerate(WORDS * 6)]
-    path = tmp_path / "a.csv"
-    with path.open("w", newline="") as file:
-        csv.writer(file).writerows([("text", "label"), *rows])
-    options = DataOptions(path=str(path))
-    whole = load_data(options).splits
-    monkeypatch.setattr(files, "HEAD", 300)
-    assert {name: split.to_list() for name, split in load_data(options).splits.items()} == {
-        name: split.to_list() for name, split in whole.items()
-    }
-
-
 @pytest.mark.parametrize(
     ("tail", "said"),
     [
@@ -134,13 +121,13 @@ def test_what_is_wrong_beyond_the_beginning_is_said(tail, said, tmp_path, monkey
         in_pieces(path)
 
 
-def test_an_encoding_shows_behind_the_beginning(tmp_path, monkeypatch):
+def test_an_encoding_that_the_beginning_does_not_show_is_asked_for(tmp_path, monkeypatch):
     path = tmp_path / "a.csv"
     french = "Le café est très bon à côté de l'hôtel où elle a dîné"
     path.write_bytes(b"text,label\n" + b"word,x\n" * 40 + f"{french},x\n".encode("cp1252") * 5)
     assert in_pieces(path)[0][40]["text"] == french
     monkeypatch.setattr(files, "HEAD", 100)
-    assert in_pieces(path)[0][40]["text"] == french
+    assert "name the encoding with data.encoding" in in_pieces(path)[0][40]
 
 
 SLOW = pytest.mark.slow

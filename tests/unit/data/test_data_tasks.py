@@ -1,5 +1,6 @@
-"""The table of tasks, and the places where raw data are looked for."""
+"""The table of tasks, the places where raw data are looked for, and the task made of installed documentation."""
 
+from collections import Counter
 from pathlib import Path
 
 import pytest
@@ -7,8 +8,9 @@ import yaml
 
 from foretoken.data.options import DataOptions
 from foretoken.data.problems import PROBLEMS
+from foretoken.data.tasks import pydocs
 from foretoken.data.tasks.table import TASKS, find_raw, get_task
-from foretoken.errors import ConfigError, DataError
+from foretoken.errors import ConfigError, DataError, MissingDataError
 from foretoken.metrics.table import METRICS
 
 from support.data import load
@@ -69,3 +71,49 @@ def test_nothing_found_says_where_it_looked_and_where_to_get_it(tmp_path, monkey
     monkeypatch.delenv("FORETOKEN_DATA")
     with pytest.raises(DataError, match=r"\$FORETOKEN_DATA/hyperpartisan \(not set\)"):
         find_raw(TASKS["hyperpartisan"])
+
+
+NAMES = {"numpy", "scipy", "sklearn", "torch", "pandas", "statistics", "transformers", "optimisation"}
+
+
+@pytest.mark.slow
+def test_the_documents():
+    splits = pydocs.documents()
+    counts = {split: Counter(document.label for document in found) for split, found in splits.items()}
+    assert all(set(found) == set(pydocs.SOURCES) for found in counts.values())
+    assert min(counts["train"].values()) >= 40
+    assert min(*counts["validation"].values(), *counts["test"].values()) >= 8
+    found = [document for documents in splits.values() for document in documents]
+    words = sorted(len(document.text.split()) for document in found)
+    assert words[0] >= pydocs.SHORTEST
+    assert words[len(words) // 2] >= 500
+    assert words[-len(words) // 10] >= 900
+    homes, seen = {}, {}
+    for split, documents in splits.items():
+        for document in documents:
+            assert homes.setdefault(document.where, split) == split  # a file is in one split
+            letters = "".join(letter if letter.isalnum() else " " for letter in document.text.lower())
+            assert not set(letters.split()) & NAMES, document.id
+            for line in document.text.split("\n"):
+                if len(line.split()) >= 25:
+                    assert seen.setdefault(line, split) == split
+
+
+@pytest.mark.parametrize(
+    ("text", "masked"),
+    [
+        ("a scipy.sparse.linalg.LinearOperator here", "a [name].LinearOperator here"),
+        ("scikit-learn's estimators and PyTorch tensors", "[name]'s estimators and [name] tensors"),
+        ("Optimizers for neural networks", "[name] for [name]"),
+        ("torch_function and mytorch", "[name]_function and mytorch"),
+        ("tablet", "tablet"),
+    ],
+)
+def test_mask(text, masked):
+    assert pydocs.mask(text) == masked
+
+
+def test_a_topic_without_packages_is_named(monkeypatch):
+    monkeypatch.setattr(pydocs, "SOURCES", {"one": ("no_such_package/*.py",)})
+    with pytest.raises(MissingDataError, match="too few documents of 'one'; install datasets, numpy"):
+        pydocs.documents.__wrapped__()

@@ -89,13 +89,6 @@ def test_fields_within_fields_are_columns_with_dotted_names(tmp_path, form):
         load_data(DataOptions(path=str(tmp_path / form), text_column="article.bdoy"))
 
 
-@pytest.mark.parametrize("form", WRITERS)
-def test_a_column_whose_name_has_a_dot_wins(tmp_path, form):
-    WRITERS[form](tmp_path / form, [{**row, "article.body": f"flat {n}"} for n, row in enumerate(NESTED)])
-    loaded = load_data(DataOptions(path=str(tmp_path / form), text_column="article.body"))
-    assert texts_of(loaded) == {str(n): f"flat {n}" for n in range(12)}
-
-
 def test_one_record_alone_is_a_record_and_no_table(tmp_path):
     (tmp_path / "a.json").write_text(json.dumps({"article": {"title": "t", "body": "b"}}))
     options = DataOptions(path="unused", text="{article.title}+{article.body}")

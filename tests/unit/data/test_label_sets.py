@@ -66,33 +66,12 @@ def test_labels_are_read_from_every_form_that_files_have_them_in(form, tmp_path)
 
 
 @pytest.mark.parametrize(
-    ("value", "separator", "labels"),
-    [
-        (None, None, ()),
-        ("", ";", ()),
-        ("[]", None, ()),
-        ("a", None, ("a",)),
-        (["a", "a", "b"], None, ("a", "b")),
-        ([1, 2.0, True], None, ("1", "2", "true")),
-        ("a, b", ",", ("a", "b")),
-        ("[draft] a", None, ("[draft] a",)),
-        ('["a, b", "c"]', ",", ("a, b", "c")),
-    ],
-)
-def test_one_value_becomes_labels(value, separator, labels):
-    columns = ColumnNames(problem=MULTI_LABEL, label_separator=separator)
-    assert labels_of_row(columns, "x", {"label": value}) == labels
-
-
-@pytest.mark.parametrize(
     ("values", "columns", "message"),
     [
         ({"label": "a;b"}, {}, "may be several labels.*data.label_separator: ';'"),
-        ({"label": "a, b"}, {}, "data.label_separator: ','"),
         ({"label": ["a", None]}, {}, "has no value"),
         ({"label": {"a": 1}}, {}, "holds {'a': 1}"),
         ({"a": "2", "b": 0}, {"label_columns": ("a", "b")}, "column 'a' holds '2', expected 0 or 1"),
-        ({"a": None, "b": 0}, {"label_columns": ("a", "b")}, "expected 0 or 1"),
     ],
 )
 def test_what_leaves_a_doubt_is_refused(values, columns, message):

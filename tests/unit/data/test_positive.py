@@ -6,11 +6,15 @@ from collections import Counter
 
 import pytest
 
+from foretoken.data.checks import names_of
 from foretoken.data.load import load_data
 from foretoken.data.options import DataOptions
+from foretoken.data.tasks.table import TASKS
 from foretoken.errors import ConfigError
 from foretoken.metrics import classification_metrics
 from foretoken.training.run.record import data_as_begun
+
+from support.made_up import made_up
 
 
 def write(path, labels):
@@ -52,19 +56,19 @@ def test_nothing_found_of_the_rare_class_is_no_f1(tmp_path, caplog):
         (["a", "b"], {"positive": "A"}, r"data.positive: train has no class 'A' \(there is 'a'.*its classes are a, b"),
         (["a", "b", "c"], {"positive": "a"}, r"data.positive: got 'a', but train has 3 classes \(a, b, c\).*labels"),
         (["1", "2"], {"positive": "1", "problem": "regression"}, "positive is for classification, got problem"),
-        (None, {"task": "conll2003", "made_up": 20, "positive": "O"}, "data.positive is for classification, got data"),
     ],
 )
 def test_a_class_that_cannot_be_positive(tmp_path, labels, options, message):
-    source = {} if labels is None else {"path": write(tmp_path / "a.jsonl", labels * 12)}
     with pytest.raises(ConfigError, match=message):
-        load_data(DataOptions(**source, **options))
+        load_data(DataOptions(path=write(tmp_path / "a.jsonl", labels * 12), **options))
 
 
-def test_a_task_keeps_its_order_unless_another_is_named(tmp_path):
-    kept = load_data(DataOptions(task="hyperpartisan", made_up=30))
-    assert kept.labels == ["mainstream", "hyperpartisan"]
-    assert load_data(DataOptions(task="hyperpartisan", made_up=30, positive="mainstream")).labels == kept.labels[::-1]
+def test_a_task_keeps_its_order_unless_another_is_named():
+    kept = made_up(TASKS["hyperpartisan"], 30)
+    assert names_of(kept) == ["mainstream", "hyperpartisan"]
+    assert names_of(kept, "mainstream") == ["hyperpartisan", "mainstream"]
+    with pytest.raises(ConfigError, match=r"data.positive is for classification, got data for token-class"):
+        names_of(made_up(TASKS["conll2003"], 20), "O")
 
 
 def test_a_run_goes_on_with_the_class_that_it_was_begun_with(tmp_path):

@@ -11,12 +11,12 @@ import pytest
 from seqeval.metrics.sequence_labeling import get_entities
 from seqeval.scheme import BILOU, IOB1, IOB2, IOBES, Entities
 
-from foretoken.data.bad_rows import DROP, BadRows
 from foretoken.data.columns import looks_of, read_as, sample
 from foretoken.data.load import load_data, load_examples
 from foretoken.data.options import DataOptions
 from foretoken.data.readers.formats import FileFormat
-from foretoken.data.readers.tagging.schemes import to_iob2
+from foretoken.data.readers.rows import DROP, BadRows
+from foretoken.data.readers.tagging.sentences import to_iob2
 from foretoken.data.readers.tagging.spans import word_places
 from foretoken.errors import ConfigError, DataError
 
@@ -274,11 +274,7 @@ def test_a_record_that_is_not_usable_is_named_or_left_out(tmp_path, change, mess
 @pytest.mark.parametrize(
     ("name", "options", "message"),
     [
-        (
-            "tokens.jsonl",
-            {"word_column": "tokn"},
-            r"no column 'tokn' \(did you mean 'tokens'\?\), which data.word_column",
-        ),
+        ("tokens.jsonl", {"word_column": "tokn"}, r"no column 'tokn' \(did you mean 'tokens'\?\), which data.word_col"),
         (
             "kaggle.csv",
             {"sentence_column": "s"},

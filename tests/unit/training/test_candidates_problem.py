@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 import torch
 
-from foretoken.data.examples import CandidateExample
+from foretoken.data.documents import CandidateExample
 from foretoken.data.problems import CANDIDATES
 from foretoken.data.schemas import table
 from foretoken.errors import BackboneError, DataError

@@ -5,7 +5,7 @@ import pytest
 import torch
 from sklearn.metrics import accuracy_score
 
-from foretoken.data.examples import ChoiceExample
+from foretoken.data.documents import ChoiceExample
 from foretoken.data.problems import MULTIPLE_CHOICE
 from foretoken.data.schemas import table
 from foretoken.errors import ConfigError

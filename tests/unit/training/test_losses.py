@@ -13,7 +13,7 @@ from peft import get_peft_model
 from sklearn.utils.class_weight import compute_class_weight
 
 from foretoken import SelectivePrefixTuningConfig
-from foretoken.data.examples import ChoiceExample, TaggedExample
+from foretoken.data.documents import ChoiceExample, TaggedExample
 from foretoken.data.problems import MULTIPLE_CHOICE, TOKEN_CLASSIFICATION
 from foretoken.data.schemas import table
 from foretoken.errors import ConfigError

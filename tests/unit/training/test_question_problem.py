@@ -10,7 +10,7 @@ import torch
 from peft import LoraConfig, get_peft_model
 from tokenizers import processors
 
-from foretoken.data.examples import QuestionExample
+from foretoken.data.documents import QuestionExample
 from foretoken.data.problems import QUESTION_ANSWERING
 from foretoken.data.schemas import table
 from foretoken.errors import BackboneError, ConfigError, DataError

@@ -11,7 +11,7 @@ from tokenizers import Tokenizer, models, pre_tokenizers
 from torch.nn import functional as F  # noqa: N812 - the name that PyTorch's own code uses
 from transformers import PreTrainedTokenizerFast
 
-from foretoken.data.examples import TaggedExample
+from foretoken.data.documents import TaggedExample
 from foretoken.data.problems import TOKEN_CLASSIFICATION
 from foretoken.data.schemas import table
 from foretoken.errors import BackboneError, ConfigError, DataError

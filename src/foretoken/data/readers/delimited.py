@@ -7,17 +7,15 @@ import io
 import re
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
-from itertools import chain, islice, zip_longest
+from itertools import chain, zip_longest
 from pathlib import Path
 from typing import Any, NamedTuple
 
 from foretoken.data.documents import shown
-from foretoken.data.readers.encodings import AUTO
 from foretoken.data.readers.files import text_lines
-from foretoken.data.readers.formats import SNIFFED, FileFormat
-from foretoken.data.readers.notes import note
+from foretoken.data.readers.formats import AUTO, SNIFFED, FileFormat, note
 from foretoken.data.readers.rows import Row, check_columns, refuse_repeated
-from foretoken.errors import DataError, cut
+from foretoken.errors import DataError
 
 ENDINGS = {".csv": ",", ".tsv": "\t", ".tab": "\t"}
 _UNQUOTED = "\t|"  # delimiters without quoted fields, unless a file shows them
@@ -222,17 +220,21 @@ def _rows(
     source: Path | str, records: Iterator[_Record], needed: Sequence[str], known: Sequence[str], format: FileFormat
 ) -> Iterator[tuple[_Record, Mapping[str, str] | DataError]]:
     delimiter = format.delimiter or ","
-    head = list(islice(records, _SAMPLE_ROWS))
-    if not head:
+    first = next(records, None)
+    if first is None:
         return
-    where = f"{source}:{head[0].first}"
-    if head[0].error:
-        raise _malformed(where, head[0])
-    numbers = [str(number) for number in range(1, len(head[0].fields) + 1)]
-    columns = _header(where, head, needed) if format.header else known or numbers
-    check_columns(where, columns, needed)
+    where = f"{source}:{first.first}"
+    if first.error:
+        raise _malformed(where, first)
+    numbers = [str(number) for number in range(1, len(first.fields) + 1)]
+    columns = _header(where, first.fields, needed) if format.header else known or numbers
+    try:
+        check_columns(where, columns, needed)
+    except DataError as error:
+        hint = "; where the first row is data, set data.format.header: false" if format.header else ""
+        raise DataError(f"{error}{hint}") from None
     named = max((number for number, name in enumerate(columns, 1) if name), default=0)
-    for record in chain(head[format.header :], records):
+    for record in records if format.header else chain((first,), records):
         where = f"{source}:{record.first}"
         if record.error:
             yield record, _malformed(where, record)
@@ -242,21 +244,10 @@ def _rows(
             yield record, dict(zip(columns, record.fields, strict=False))
 
 
-def _header(where: str, head: Sequence[_Record], needed: Sequence[str]) -> list[str]:
+def _header(where: str, row: Sequence[str], needed: Sequence[str]) -> list[str]:
     """Return the names of the columns, stripped of blanks."""
-    row, *following = (record.fields for record in head)
     written = {*row}
     names = [name if name.strip() in written else name.strip() for name in row]
-    try:
-        check_columns(where, names, needed)
-    except DataError as error:
-        if not any(set(filter(None, values[:1])) & set(values[1:]) for values in zip(row, *following, strict=False)):
-            raise
-        columns = [f"{number} ({cut(value, _SHORT)!r})" for number, value in enumerate(row, 1)]
-        raise DataError(
-            f"{error}; this row looks like data: for a file without names of columns set data.format.header: false, "
-            f"and data.text_column and data.label_column to two of {shown(columns)}"
-        ) from None
     refuse_repeated(where, names, needed)
     return names
 

@@ -12,41 +12,36 @@ from collections.abc import Iterator
 from contextlib import contextmanager, nullcontext, suppress
 from itertools import count
 from pathlib import Path
-from typing import IO, Any, AnyStr, BinaryIO
-from xml.etree import ElementTree
+from typing import IO, Any, BinaryIO
 
-from foretoken.data.readers.encodings import AUTO, UTF_8, guessed, marked
-from foretoken.data.readers.notes import note
+from foretoken.data.readers.formats import AUTO, UTF_8, guessed, marked, note
 from foretoken.errors import DataError, ForetokenError
 
 _GZIP = b"\x1f\x8b"
-AS_TABLE = "save its table as csv, jsonl or parquet"
-_MAGIC = {
-    _GZIP: "a gzip archive: decompress it first (gunzip)",
-    b"\xfd7zXZ\x00": "an xz archive: decompress it first (unxz)",
-    b"BZh91AY": "a bzip2 archive: decompress it first (bunzip2)",
-    b"\x28\xb5\x2f\xfd": "a Zstandard archive: decompress it first (unzstd)",
-    b"7z\xbc\xaf\x27\x1c": "a 7z archive: unpack it first",
-    b"PAR1": f"a parquet file: {AS_TABLE}",
-    b"ARROW1\x00\x00": f"an Arrow file: {AS_TABLE}",
-    b"SQLite format 3\x00": f"an SQLite database: {AS_TABLE}",
-    b"\xd0\xcf\x11\xe0": f"a document of an old Microsoft Office: {AS_TABLE}",
-    b"\x89HDF": f"an HDF5 file: {AS_TABLE}",
-    b"\x93NUMPY": f"a NumPy array: {AS_TABLE}",
-    b"%PDF": "a PDF: extract its text first (pdftotext)",
+_ARCHIVE, _TABLE, _TEXT = "unpack it first", "save its table as csv, jsonl or parquet", "save it as plain text"
+_KINDS = {  # of binary files, by their beginnings
+    _GZIP: f"a gzip archive: {_ARCHIVE}",
+    b"\xfd7zXZ\x00": f"an xz archive: {_ARCHIVE}",
+    b"BZh91AY": f"a bzip2 archive: {_ARCHIVE}",
+    b"\x28\xb5\x2f\xfd": f"a Zstandard archive: {_ARCHIVE}",
+    b"7z\xbc\xaf\x27\x1c": f"a 7z archive: {_ARCHIVE}",
+    b"PAR1": f"a parquet file: {_TABLE}",
+    b"ARROW1\x00\x00": f"an Arrow file: {_TABLE}",
+    b"SQLite format 3\x00": f"an SQLite database: {_TABLE}",
+    b"\xd0\xcf\x11\xe0": f"a document of an old Microsoft Office: {_TABLE}",
+    b"%PDF": f"a PDF: {_TEXT}",
+    **{bytes([0x80, protocol]): f"a pickle: {_TABLE}" for protocol in range(2, 6)},
 }
-_PICKLES = tuple(bytes([0x80, protocol]) for protocol in range(2, 6))
 _ZIP = b"PK\x03\x04"
 _IN_ZIP = {  # names of files in the archive
-    b"xl/": f"an Excel workbook: {AS_TABLE}",
-    b"word/": "a Word document: save it as plain text",
-    b"opendocument.spreadsheet": f"an OpenDocument spreadsheet: {AS_TABLE}",
-    b"opendocument.text": "an OpenDocument text: save it as plain text",
+    b"xl/": f"an Excel workbook: {_TABLE}",
+    b"word/": f"a Word document: {_TEXT}",
+    b"opendocument.spreadsheet": f"an OpenDocument spreadsheet: {_TABLE}",
+    b"opendocument.text": f"an OpenDocument text: {_TEXT}",
 }
 _CHANGED = "{}: the file changed while it was read; start again when nothing writes to it"
-_BOMB = "{}: unpacks to more than {:,} bytes; split it"
 _EMPTY = "{}: the file is empty; expected at least one document"
-_KINDS = {
+_NO_FILES = {
     stat.S_IFDIR: "a folder",
     stat.S_IFIFO: "a pipe",
     stat.S_IFSOCK: "a socket",
@@ -94,14 +89,12 @@ def entries(folder: Path) -> list[Path]:
         raise DataError(f"{folder}: cannot be listed: {error.strerror or error}; check its permissions") from error
 
 
-def read_bytes(path: Path, *, may_be_empty: bool = False) -> bytes:
-    """Return a file's bytes; a DataError if it is missing, unreadable, no regular file, changing or empty."""
+def read_bytes(path: Path) -> bytes:
+    """Return a file's bytes; a DataError if it is missing, unreadable, no regular file, or changing."""
     with opened(path) as file, unchanged(path, file):
         content = file.read()
         if len(content) != os.fstat(file.fileno()).st_size:
             raise DataError(_CHANGED.format(path))
-    if not content and not may_be_empty:
-        raise DataError(_EMPTY.format(path))
     return content
 
 
@@ -129,8 +122,8 @@ def opened(path: Path) -> Iterator[BinaryIO]:
 
 
 @contextmanager
-def refuse_damage(what: str) -> Iterator[None]:
-    """Turn a library's errors about damaged files into a DataError."""
+def refuse_damage(what: str, remedy: str = "write it again") -> Iterator[None]:
+    """Turn errors about damaged files into a DataError."""
     try:
         yield
     except ForetokenError:
@@ -138,28 +131,22 @@ def refuse_damage(what: str) -> Iterator[None]:
     except MemoryError:
         raise DataError(f"{what}: it needs more memory than there is; split it") from None
     except Exception as error:
-        raise DataError(f"{what}: {type(error).__name__}: {' '.join(str(error).split())}; write it again") from error
+        raise DataError(f"{what}: {type(error).__name__}: {' '.join(str(error).split())}; {remedy}") from error
 
 
-def read_text(path: Path, encoding: str = UTF_8, *, may_be_empty: bool = False, errors: str = "strict") -> str:
+def read_text(path: Path, encoding: str = UTF_8, *, errors: str = "strict") -> str:
     """Return the text of a file, unpacked if it is gzipped, and without its byte order mark.
 
     Args:
         path: the file.
         encoding: name of a codec, or ``auto`` to detect it; the log says if that is a guess.
-        may_be_empty: whether the file may be empty.
         errors: ``surrogateescape`` keeps bytes that are not in the encoding, for readers that check each row.
 
     Raises:
         DataError: the file is missing, empty, binary or of another encoding; the message names line and byte column.
     """
-    return as_text(path, read_unpacked(path, may_be_empty=may_be_empty), encoding, errors=errors)
-
-
-def read_unpacked(path: Path, *, may_be_empty: bool = False) -> bytes:
-    """Return a file's bytes as :func:`read_bytes` does, unpacked if they are gzipped."""
-    content = read_bytes(path, may_be_empty=may_be_empty)
-    return _unpacked(path, content) if content.startswith(_GZIP) else content
+    with opened_text(path, encoding, errors=errors) as (beginning, rest):
+        return "".join([beginning, *rest])
 
 
 @contextmanager
@@ -177,15 +164,11 @@ def opened_text(path: Path, encoding: str = UTF_8, *, errors: str = "strict") ->
             content = stream.read(HEAD + 1)
         if not content:
             raise DataError(_EMPTY.format(path))
-        if is_packed and len(content) > MOST_UNPACKED:
-            raise DataError(_BOMB.format(path, MOST_UNPACKED))
         if len(content) <= HEAD:
             yield as_text(path, content, encoding, errors=errors), iter(())
             return
         refuse_binary(path, content)
-        name = encoding if encoding != AUTO else marked(content) or guessed(_telling(path, content, stream))
-        if encoding == AUTO and name not in (marked(content), UTF_8):
-            note(path, f"not UTF-8, read as {name}; data.encoding names another", kind=name, level=logging.WARNING)
+        name = _encoding_of(path, content + stream.readline(LONGEST_LINE), encoding)  # whose end cuts no character
         stream.seek(0)
         reader = io.TextIOWrapper(stream, name, errors, newline="")  # kept, as it closes the file when it is deleted
         lines = _lines(path, reader, what if is_packed else None)
@@ -196,42 +179,44 @@ def opened_text(path: Path, encoding: str = UTF_8, *, errors: str = "strict") ->
         yield "".join(head), lines
 
 
-def _telling(path: Path, content: bytes, stream: BinaryIO) -> bytes:
-    """Return the beginning of a file and lines after it that are not ASCII, to detect the encoding."""
-    lines = _bounded(path, stream)
-    content += next(lines, b"")  # to cut no character
-    others, size = [content], 0
-    for line in lines:
-        if not line.isascii():
-            others.append(line)
-            size += len(line)
-        if size > HEAD:
-            break
-    return b"".join(others)
-
-
-def _bounded(path: Path, file: IO[AnyStr]) -> Iterator[AnyStr]:
-    """Yield the lines of a file; a DataError for one that is too long for the memory."""
-    for number in count(1):
-        if not (line := file.readline(LONGEST_LINE)):
-            return
-        if len(line) == LONGEST_LINE:
-            raise DataError(
-                f"{path}: a line has {LONGEST_LINE:,} characters or more (number {number:,} of those read), "
-                "larger than the memory for a document; split the file, or end its lines"
-            )
-        yield line
+def _encoding_of(path: Path | str, content: bytes, encoding: str) -> str:
+    """Return the encoding of a file: the named one, or for ``auto`` what its beginning shows; the log says a guess."""
+    if encoding != AUTO:
+        return encoding
+    if mark := marked(content):
+        return mark
+    name = guessed(content)
+    if name != UTF_8:
+        offset = next(match.start() for match in re.finditer(rb"[\x80-\xff]", content))
+        character = content[offset : offset + 4].decode(name, "ignore")[:1]
+        note(
+            path,
+            f"not UTF-8, read as {name}: byte 0x{content[offset]:02x} in line {position(content, offset)[0]} is read "
+            f"as {character!r}; data.encoding names another encoding",
+            kind=name,
+            level=logging.WARNING,
+        )
+    return name
 
 
 def _lines(path: Path, reader: io.TextIOWrapper, packed: str | None) -> Iterator[str]:
+    """Yield lines; a DataError for what is no text, or is too long for the memory."""
     size = 0
-    with refuse_damage(packed or f"{path}: cannot be read as {reader.encoding}"):
-        for number, line in enumerate(_bounded(path, reader), 1):
+    with refuse_damage(packed or f"{path}: cannot be read as {reader.encoding} (data.encoding names another)"):
+        for number in count(1):
+            line = reader.readline(LONGEST_LINE)
+            size += len(line)
+            if not line:
+                return
+            if len(line) == LONGEST_LINE:
+                raise DataError(
+                    f"{path}:{number}: a line has {LONGEST_LINE:,} characters or more, larger than the memory for a "
+                    "document; split the file, or end its lines"
+                )
             if "\x00" in line:
                 raise DataError(f"{path}:{number}: a zero byte: this is a binary file, expected text")
-            size += len(line)
             if packed and size > MOST_UNPACKED:
-                raise DataError(_BOMB.format(path, MOST_UNPACKED))
+                raise DataError(f"{path}: unpacks to more than {MOST_UNPACKED:,} bytes; split it")
             yield line
 
 
@@ -244,14 +229,6 @@ def without_gz(path: Path) -> Path:
     return path.with_suffix("") if path.suffix.lower() == ".gz" else path
 
 
-def _unpacked(path: Path, content: bytes) -> bytes:
-    with refuse_damage(f"{path}: the gzip archive is damaged"), gzip.open(io.BytesIO(content)) as file:
-        text = file.read(MOST_UNPACKED + 1)
-    if len(text) > MOST_UNPACKED:
-        raise DataError(_BOMB.format(path, MOST_UNPACKED))
-    return text
-
-
 def as_text(path: Path | str, content: bytes, encoding: str = UTF_8, *, errors: str = "strict") -> str:
     """Decode the content of a file, or of a file in an archive; see :func:`read_text`.
 
@@ -259,10 +236,8 @@ def as_text(path: Path | str, content: bytes, encoding: str = UTF_8, *, errors: 
         DataError: it is binary or of another encoding; the message names line and byte column.
     """
     refuse_binary(path, content)
-    mark = marked(content) if encoding == AUTO else None
-    name = encoding if encoding != AUTO else mark or guessed(content)
     try:
-        text = _decoded(path, content, name, errors).removeprefix("\ufeff")
+        text = _decoded(path, content, _encoding_of(path, content, encoding), errors).removeprefix("\ufeff")
     except MemoryError:
         raise DataError(f"{path}: the text is larger than the memory there is; split the file") from None
     if "\x00" in text:
@@ -272,8 +247,6 @@ def as_text(path: Path | str, content: bytes, encoding: str = UTF_8, *, errors: 
             f"{path}:{line}:{column}: a zero byte: this is a binary file, expected text (in UTF-16 without a byte "
             "order mark: data.encoding: utf-16-le)"
         )
-    if encoding == AUTO and name not in (mark, UTF_8):
-        _say_guess(path, content, text, name)
     return text
 
 
@@ -291,19 +264,6 @@ def _decoded(path: Path | str, content: bytes, encoding: str, errors: str) -> st
         ) from None
 
 
-def _say_guess(path: Path | str, content: bytes, text: str, encoding: str) -> None:
-    offset = next(match.start() for match in re.finditer(rb"[\x80-\xff]", content))
-    character = re.search("[^\x00-\x7f]", text)
-    line, _ = position(content, offset)
-    note(
-        path,
-        f"not UTF-8, read as {encoding}: byte 0x{content[offset]:02x} in line {line} is read as "
-        f"{character and character[0]!r}; data.encoding names another encoding",
-        kind=encoding,
-        level=logging.WARNING,
-    )
-
-
 def text_lines(text: str) -> list[str]:
     r"""Return the lines of a text, without their ends: ``\n``, ``\r\n`` or ``\r``.
 
@@ -316,44 +276,24 @@ def text_lines(text: str) -> list[str]:
     return lines if lines[-1] else lines[:-1]
 
 
-def as_xml(path: Path | str, content: bytes) -> ElementTree.Element:
-    """Parse the content of a file, or of a file in an archive, as XML, and return the root.
-
-    Raises:
-        DataError: the XML is malformed; the message names line and column.
-    """
-    try:
-        return ElementTree.fromstring(content)
-    except ElementTree.ParseError as error:
-        line, column = error.position
-        raise DataError(f"{path}:{line}:{column + 1}: malformed XML: {error.msg}; fetch the file again") from None
-    except (LookupError, ValueError) as error:  # the file names an unknown encoding
-        raise DataError(f"{path}:1:1: malformed XML: {error}; fetch the file again") from None
-
-
-def refuse_binary(path: Path | str, content: bytes, table: str = AS_TABLE) -> None:
+def refuse_binary(path: Path | str, content: bytes) -> None:
     """Raise a DataError if a file's beginning is of a binary format; the message names it."""
-    what = kind_of(content, table)
+    what = kind_of(content)
     if what is not None:
         raise DataError(f"{path}:1:1: not UTF-8 text but {what}")
 
 
-def kind_of(content: bytes, table: str = AS_TABLE) -> str | None:
+def kind_of(content: bytes) -> str | None:
     r"""Return the binary format of a file by its beginning, and what to do with it; None if it may be text.
 
     >>> kind_of(b"\x1f\x8b\x08")
-    'a gzip archive: decompress it first (gunzip)'
+    'a gzip archive: unpack it first'
     """
     if content.startswith(_ZIP):
-        inside = (what for name, what in _IN_ZIP.items() if name in content)
-        what = next(inside, "a zip archive: unpack it first (unzip)")
-    elif content[257:262] == b"ustar":
-        what = "a tar archive: unpack it first (tar -xf)"
-    elif content.startswith(_PICKLES):
-        what = f"a pickle: {AS_TABLE}"
-    else:
-        what = next((what for magic, what in _MAGIC.items() if content.startswith(magic)), "")
-    return what.replace(AS_TABLE, table) or None
+        return next((what for name, what in _IN_ZIP.items() if name in content), f"a zip archive: {_ARCHIVE}")
+    if content[257:262] == b"ustar":
+        return f"a tar archive: {_ARCHIVE}"
+    return next((what for magic, what in _KINDS.items() if content.startswith(magic)), None)
 
 
 def position(content: bytes, offset: int) -> tuple[int, int]:
@@ -377,7 +317,7 @@ def _refuse_what_is_no_file(path: Path) -> None:
     except ValueError as error:  # a zero byte, or half a surrogate pair
         raise DataError(f"{path}: no file can have this name: {error}; correct the path") from None
     if kind != stat.S_IFREG:
-        raise DataError(f"{path}: is {_KINDS.get(kind, 'no regular file')}, expected a file")
+        raise DataError(f"{path}: is {_NO_FILES.get(kind, 'no regular file')}, expected a file")
 
 
 def _not_there(path: Path) -> str:

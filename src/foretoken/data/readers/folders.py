@@ -4,18 +4,16 @@ from __future__ import annotations
 
 import logging
 import re
-from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from itertools import chain
 from pathlib import Path
 from typing import Any
 
-from foretoken.data.documents import SPLIT_ALIASES, Corpus, Document, Example, shown, split_in
+from foretoken.data.documents import SPLIT_ALIASES, Corpus, Document, Example, not_empty, shown, split_in
 from foretoken.data.problems import PROBLEMS, Answer
 from foretoken.data.readers.files import entries, is_folder, read_text, without_gz
 from foretoken.data.readers.hub import read_saved
-from foretoken.data.readers.labels import not_empty
 from foretoken.data.readers.rows import ColumnNames, read_each
 from foretoken.data.readers.user_data import file_suffixes, read_examples
 from foretoken.errors import DataError
@@ -42,7 +40,7 @@ def read_folder(root: Path, columns: ColumnNames) -> Corpus:
     files, unread = _data_files(root, file_suffixes(columns.problem))
     _warn_of_unread(root, unread, "its name is no split")
     if files:
-        splits = {split: _read_files(paths, columns) for split, paths in files.items()}
+        splits = {split: _join([read_examples(path, columns) for path in paths]) for split, paths in files.items()}
         return Corpus(splits, problem=columns.problem)
     if PROBLEMS[columns.problem].answer is not Answer.CLASS:
         raise DataError(
@@ -80,7 +78,7 @@ def read_texts_folder(root: Path, columns: ColumnNames) -> list[Document]:
 
 def _read_texts(files: Sequence[Mapping[str, Any]], columns: ColumnNames, said_of_none: str) -> list[Document]:
     def read(where: str, file: Mapping[str, Any], number: int) -> Document:
-        text = read_text(file["path"], columns.format.encoding, may_be_empty=True)
+        text = read_text(file["path"], columns.format.encoding)
         return not_empty(Document(file["id"], text, file["label"], where))
 
     return read_each(((str(file["path"]), file) for file in files), read, columns, said_of_none)
@@ -94,34 +92,24 @@ def training_files(root: Path, problem: str) -> list[Path]:
 def _data_files(root: Path, suffixes: Sequence[str] | None) -> tuple[dict[str, list[Path]], list[Path]]:
     """Return the data files of a folder by split, and the unused ones; a single file of any name is ``train``.
 
-    If no file's whole name is a split, a word of it may be (``eng.train``). Files of words and tags whose names have no
-    splits, such as one per book, are ``train`` together.
+    If no file's whole name is a split, a word of it may be (``eng.train``).
     """
     paths = [path for path in entries(root) if not is_folder(path) and not path.name.startswith(".")]
     tables = [path for path in paths if suffixes is None or without_gz(path).suffix.lower() in suffixes]
-    splits = _by_names(root, tables, may_pool=suffixes is None)
+    splits = _by_split(tables, lambda path: SPLIT_ALIASES.get(_SHARD.sub("", without_gz(path).stem).lower()))
+    if not splits and len(tables) == 1:
+        return {"train": tables}, []
+    splits = splits or _by_split(tables, lambda path: split_in(_SHARD.sub("", path.name)))
+    for split, files in splits.items():
+        if len(files) > 1 and not all(_SHARD.search(without_gz(path).stem) for path in files):
+            names = ", ".join(path.name for path in files)
+            flags = " and ".join(f"data.{name}" for name in dict.fromkeys(("train", split)))
+            raise DataError(f"{root}: several files for split {split!r}: {names}; keep one, or name one with {flags}")
     if tables and "train" not in splits:
         names = ", ".join(path.name for path in tables)
         endings = ", ".join(suffixes or ("any ending",))
         raise DataError(f"{root}: no file is named train ({endings}) among {names}; rename one")
     return splits, [path for path in tables if path not in {*chain(*splits.values())}]
-
-
-def _by_names(root: Path, tables: Sequence[Path], *, may_pool: bool) -> dict[str, list[Path]]:
-    splits = _by_split(tables, lambda path: SPLIT_ALIASES.get(_SHARD.sub("", without_gz(path).stem).lower()))
-    pool: list[Path] = []
-    if not splits and len(tables) == 1:
-        return {"train": [*tables]}
-    if not splits:
-        splits = _by_split(tables, lambda path: split_in(_SHARD.sub("", path.name)))
-        pool = _pool(tables) if may_pool and not splits.keys() - {"train"} else []
-        splits = {"train": pool} if pool else splits
-    for split, files in splits.items():
-        if len(files) > 1 and files != pool and not _are_shards(files):
-            names = ", ".join(path.name for path in files)
-            flags = " and ".join(f"data.{name}" for name in dict.fromkeys(("train", split)))
-            raise DataError(f"{root}: several files for split {split!r}: {names}; keep one, or name one with {flags}")
-    return splits
 
 
 def _by_split(paths: Sequence[Path], split_of: Callable[[Path], str | None]) -> dict[str, list[Path]]:
@@ -132,34 +120,9 @@ def _by_split(paths: Sequence[Path], split_of: Callable[[Path], str | None]) -> 
     return splits
 
 
-def _pool(paths: Sequence[Path]) -> list[Path]:
-    """Return the files with the ending that several of them have; none if several endings are repeated."""
-    counts = Counter(path.suffix.lower() for path in paths)
-    several = [suffix for suffix, count in counts.items() if count > 1]
-    return [path for path in paths if path.suffix.lower() in several] if len(several) == 1 else []
-
-
-def _are_shards(paths: Sequence[Path]) -> bool:
-    return all(_SHARD.search(without_gz(path).stem) for path in paths)
-
-
-def _read_files(paths: Sequence[Path], columns: ColumnNames) -> Sequence[Example]:
-    if len(paths) == 1:
-        return read_examples(paths[0], columns)
-    if _are_shards(paths):
-        return _join([read_examples(path, columns) for path in paths])
-    _log.info("%s: %d files are read as one, and no split parts a file", paths[0].parent, len(paths))
-    return [_of_file(path, example) for path in paths for example in read_examples(path, columns)]
-
-
-def _of_file(path: Path, example: Any) -> Any:
-    group = path.name if example.group is None else f"{path.name}/{example.group}"
-    return replace(example, id=f"{path.stem}/{example.id}", group=group)
-
-
 def _join(shards: Sequence[Sequence[Any]]) -> Sequence[Example]:
     documents = [document for shard in shards for document in shard]
-    if len({document.id for document in documents}) == len(documents):
+    if len(shards) == 1 or len({document.id for document in documents}) == len(documents):
         return documents
     return [
         replace(document, id=f"{number}/{document.id}") for number, shard in enumerate(shards) for document in shard

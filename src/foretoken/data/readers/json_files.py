@@ -10,28 +10,12 @@ from pathlib import Path
 from typing import Any
 
 from foretoken.data.fields import ABSENT, MayLack, at, read_names
-from foretoken.data.readers.encodings import UTF_8
 from foretoken.data.readers.files import read_text, without_gz
+from foretoken.data.readers.formats import UTF_8
 from foretoken.data.readers.rows import OPTIONAL, Row, check_columns
 from foretoken.errors import DataError
 
 LINES = (".jsonl", ".ndjson")
-
-
-class _RepeatedNameError(ValueError):
-    """An object has two values with one name."""
-
-
-def _without_repeats(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
-    values = dict(pairs)
-    if len(values) < len(pairs):
-        names = [name for name, _ in pairs]
-        repeated = next(name for name in values if names.count(name) > 1)
-        raise _RepeatedNameError(f"an object names {repeated!r} more than once")
-    return values
-
-
-_DECODER = json.JSONDecoder(object_pairs_hook=_without_repeats)
 
 
 def read_json(path: Path, encoding: str = UTF_8) -> Any:
@@ -50,18 +34,12 @@ def decoded(path: Path, text: str, line: int = 1) -> Any:
         DataError: it is malformed; the message names line and column.
     """
     try:
-        return _DECODER.decode(text)
+        return json.loads(text)
     except json.JSONDecodeError as error:
         hint = "; if it is no JSON, give it the ending of its format" if line == 1 and error.pos == 0 else ""
         raise DataError(f"{path}:{line + error.lineno - 1}:{error.colno}: malformed JSON: {error.msg}{hint}") from None
-    except (ValueError, RecursionError) as error:
-        raise DataError(f"{path}:{line}: malformed JSON: {_reason(error)}") from None
-
-
-def _reason(error: Exception) -> str:
-    if isinstance(error, RecursionError):
-        return "it is nested too deeply"
-    return str(error) if isinstance(error, _RepeatedNameError) else "a number has more than 4,300 digits"
+    except (ValueError, RecursionError) as error:  # of numbers with too many digits, and of too many levels
+        raise DataError(f"{path}:{line}: malformed JSON: {error}") from None
 
 
 def json_rows(path: Path, text: str, needed: Sequence[str], rest: Iterable[str] = ()) -> Iterator[Row]:

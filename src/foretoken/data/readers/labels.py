@@ -11,9 +11,9 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-from foretoken.data.documents import Document, is_empty
+from foretoken.data.documents import Document, not_empty
 from foretoken.data.problems import MULTI_LABEL, PROBLEMS, Answer
-from foretoken.data.readers.notes import note
+from foretoken.data.readers.formats import note
 from foretoken.data.readers.rows import ColumnNames, Row, read_each, row_id, text_value, whole
 from foretoken.errors import DataError
 
@@ -46,13 +46,6 @@ def _document(columns: ColumnNames, where: str, values: Mapping[str, object], nu
             where=where,
         )
     )
-
-
-def not_empty(document: Document) -> Document:
-    """Return a document; a DataError if it has no text."""
-    if is_empty(document):
-        raise DataError(f"{document.where}: the document is empty, id {document.id!r}; fill in its text, or remove it")
-    return document
 
 
 def label_name(where: str, value: object, column: str) -> str:

@@ -1,18 +1,18 @@
-"""Rows of tables and the checks of all tabular sources."""
+"""Rows of tables, the checks of all tabular sources, and rows that cannot be used."""
 
 from __future__ import annotations
 
+import logging
 import re
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import asdict, dataclass, field, replace
+from hashlib import blake2b
 from typing import Any, TypeVar
 
-from foretoken.data.bad_rows import BadRow, BadRows
 from foretoken.data.documents import E, is_readable, refuse_repeated_id, repeated_id, shown
 from foretoken.data.fields import ABSENT, MayLack, Template, as_text, at, read_names
 from foretoken.data.problems import CLASSIFICATION, PROBLEMS, Rows
-from foretoken.data.readers.encodings import AUTO, BAD_BYTE
-from foretoken.data.readers.formats import FileFormat
+from foretoken.data.readers.formats import AUTO, BAD_BYTE, FileFormat
 from foretoken.errors import DataError, did_you_mean
 from foretoken.options import flatten
 
@@ -26,6 +26,90 @@ _FIXED = (CHOICES, *CANDIDATE_COLUMNS, ANSWER, QUESTION, CONTEXT, ANSWERS)
 _NAMED = " (--text-column and --label-column, in a recipe data.text_column and data.label_column, name others)"
 OPTIONAL = ("id",)  # columns that are read if they exist
 V = TypeVar("V")
+MOST_LISTED = 1000  # bad rows in a record
+ERROR, DROP = "error", "drop"  # policies for unusable rows
+_log = logging.getLogger(__name__)
+_AS_DETECTED = FileFormat()
+
+
+@dataclass(frozen=True)
+class BadRow:
+    """An unusable row: its number in its source, from 0, its id, its place, and the reason."""
+
+    number: int
+    id: str
+    where: str
+    reason: str
+
+
+class UsedIds:
+    """The ids of earlier rows, as hashes of 8 bytes: 5 million rows take 40 MB.
+
+    >>> used = UsedIds()
+    >>> used.add(["a", "b"]), used.add(["c", "a"])
+    ([False, False], [False, True])
+    """
+
+    def __init__(self) -> None:
+        self._sorted: Any = None  # an array
+
+    def add(self, ids: Sequence[str]) -> list[bool]:
+        """Add different ids, and return for each whether it was added before."""
+        import numpy as np  # here, so that the help of a command does not import it
+
+        digests = b"".join(blake2b(name.encode(), digest_size=8).digest() for name in ids)
+        numbers = np.frombuffer(digests, dtype=np.uint64)
+        known = np.empty(0, np.uint64) if self._sorted is None else self._sorted
+        before = np.searchsorted(known, numbers, "right") > np.searchsorted(known, numbers)
+        added = np.sort(numbers[~before])
+        self._sorted = np.insert(known, np.searchsorted(known, added), added)
+        return before.tolist()  # type: ignore[no-any-return]
+
+
+@dataclass
+class BadRows:
+    """The unusable rows of a source, and the policy for them.
+
+    Attributes:
+        policy: ``error`` to raise an error that names the first, ``drop`` to leave them out.
+        remedy: the option that leaves them out, for the error; None if there is none.
+        rows: the rows that were left out.
+        total: number of rows read, including these.
+        start: number of rows in earlier pieces of the source.
+        used_ids: ids of the earlier pieces; None if the source is read at once.
+    """
+
+    policy: str = ERROR
+    remedy: str | None = None
+    rows: list[BadRow] = field(default_factory=list)
+    total: int = 0
+    start: int = 0
+    used_ids: UsedIds | None = None
+
+    def set_aside(self, rows: Sequence[BadRow], count: int) -> None:
+        """Add the unusable rows among ``count`` rows.
+
+        Raises:
+            DataError: the policy is ``error``, and there are any.
+        """
+        total = self.start + count
+        if rows and self.policy == ERROR:
+            said = f"; {len(rows):,} of {total:,} rows are not usable" if total > 1 else ""
+            remedy = f", {self.remedy} leaves them out" if self.remedy and len(rows) < total else ""
+            raise DataError(f"{rows[0].reason}{said}{remedy}")
+        self.rows += rows
+        self.total += count
+
+    def summary(self) -> dict[str, Any]:
+        """Return the record's entry on the rows that were left out, and log it; empty if there are none."""
+        if not self.rows:
+            return {}
+        reasons = shown([row.reason for row in self.rows])
+        _log.warning(
+            "left out %s of %s rows that are not usable: %s", f"{len(self.rows):,}", f"{self.total:,}", reasons
+        )
+        listed = [asdict(row) for row in self.rows[:MOST_LISTED]]
+        return {"bad_rows": {"count": len(self.rows), "of": self.total, "rows": listed}}
 
 
 @dataclass(frozen=True)
@@ -45,7 +129,7 @@ class ColumnNames:
     label: str | None = "label"
     text_pair: str | None = None
     problem: str = CLASSIFICATION
-    format: FileFormat = field(default_factory=FileFormat)
+    format: FileFormat = _AS_DETECTED
     bad_rows: BadRows = field(default_factory=BadRows, compare=False)
     label_columns: tuple[str, ...] = ()
     label_separator: str | None = None

@@ -2,30 +2,27 @@
 
 from __future__ import annotations
 
-import json
 import os
 import re
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
-from typing import Any, BinaryIO
+from typing import Any
 
 from foretoken.data.fields import read_names
 from foretoken.data.readers.delimited import ENDINGS, delimited_rows
-from foretoken.data.readers.encodings import UTF_8
 from foretoken.data.readers.files import (
     kind_of,
     opened,
     opened_text,
-    read_bytes,
     read_text,
     refuse_damage,
     text_lines,
     unchanged,
     without_gz,
 )
-from foretoken.data.readers.formats import FileFormat
+from foretoken.data.readers.formats import UTF_8, FileFormat
 from foretoken.data.readers.json_files import LINES, json_rows
-from foretoken.data.readers.labels import named_row
+from foretoken.data.readers.labels import class_names, named_row
 from foretoken.data.readers.rows import OPTIONAL, Row, check_columns, refuse_claim, refuse_repeated
 from foretoken.errors import DataError
 
@@ -95,14 +92,12 @@ def is_fasttext(text: str) -> bool:
 
 
 def _fasttext_rows(path: Path, needed: Sequence[str], format: FileFormat) -> Iterator[Row]:
-    what = kind_of(read_bytes(path))
-    text = "" if what and without_gz(path) == path else read_text(path, format.encoding, errors=_KEEP)
+    text = read_text(path, format.encoding, errors=_KEEP)
     if not is_fasttext(text):
-        unread = (
-            f"files ending in {path.suffix or '(nothing)'!r} cannot be read; expected one of {', '.join(READERS)}, a "
-            f"table whose data.format.delimiter is given, or lines that begin with {_FASTTEXT}"
+        raise DataError(
+            f"{path}: files ending in {path.suffix or '(nothing)'!r} cannot be read; expected one of "
+            f"{', '.join(READERS)}, a table whose data.format.delimiter is given, or lines that begin with {_FASTTEXT}"
         )
-        raise DataError(f"{path}: {f'is {what}' if what else unread}")
     check_columns(str(path), needed[:2], needed)
     for number, line in enumerate(text_lines(text), start=1):
         if line.strip():
@@ -119,45 +114,35 @@ def _fasttext_row(where: str, line: str, needed: Sequence[str]) -> Row:
     return where, dict(zip(needed or ("text", "label"), values, strict=False))
 
 
-READERS: dict[str, _Reader] = {
-    **dict.fromkeys(ENDINGS, _delimited_rows),
-    **dict.fromkeys((*LINES, ".json"), _json_rows),
-    ".parquet": lambda path, needed, _: parquet_rows(path, needed),
-}
-
-
-def parquet_rows(path: Path, needed: Sequence[str]) -> Iterator[Row]:
-    """Yield the rows of a parquet file, with the needed columns or all; class numbers become names.
-
-    Raises:
-        DataError: the file is damaged, lacks a column, or unpacks to more than any table of texts.
-    """
-    with opened(path) as source, unchanged(path, source):
-        yield from _rows(path, source, needed)
-
-
-def _rows(path: Path, source: BinaryIO, needed: Sequence[str]) -> Iterator[Row]:
+def _parquet_rows(path: Path, needed: Sequence[str], _: FileFormat) -> Iterator[Row]:
+    """Yield the rows of a parquet file, with the needed columns or all; class numbers become names."""
     from pyarrow import parquet
 
-    beginning, size = source.read(_BEGINNING), os.fstat(source.fileno()).st_size
-    if not beginning.startswith(b"PAR1"):
-        what = kind_of(beginning) or "something else: give it the ending of its format"
-        raise DataError(
-            f"{path}: not a parquet file but {what}" if size else f"{path}: the file is empty; expected rows"
-        )
-    with refuse_damage(f"{path}: not a readable parquet file"):
-        file = parquet.ParquetFile(source, buffer_size=_BUFFER)
-        schema, claimed = file.schema_arrow, file.metadata.num_rows
-    check_columns(str(path), schema.names, needed)
-    refuse_repeated(str(path), schema.names, needed)
-    refuse_claim(str(path), claimed)
-    classes = _class_names(schema.metadata or {})
-    kept = read_names(schema.names, [*needed, *OPTIONAL]) if needed else schema.names
-    number = 0
-    for number, values in enumerate(_records(file, kept, path, size), start=1):
-        yield named_row(f"{path}:row {number}", values, classes)
-    if number != claimed:
-        raise DataError(f"{path}: has {number:,} rows, but says {claimed:,}; write it again")
+    with opened(path) as source, unchanged(path, source):
+        beginning, size = source.read(_BEGINNING), os.fstat(source.fileno()).st_size
+        if not beginning.startswith(b"PAR1"):
+            what = kind_of(beginning) or "something else: give it the ending of its format"
+            raise DataError(
+                f"{path}: not a parquet file but {what}" if size else f"{path}: the file is empty; expected rows"
+            )
+        with refuse_damage(f"{path}: not a readable parquet file"):
+            file = parquet.ParquetFile(source, buffer_size=_BUFFER)
+            schema, claimed = file.schema_arrow, file.metadata.num_rows
+        check_columns(str(path), schema.names, needed)
+        refuse_repeated(str(path), schema.names, needed)
+        refuse_claim(str(path), claimed)
+        classes: dict[str, list[str]] = {}
+        if b"huggingface" in (schema.metadata or {}):
+            from datasets import Features
+
+            with refuse_damage(f"{path}: what `datasets` wrote of its columns cannot be read"):
+                classes = class_names(Features.from_arrow_schema(schema))
+        kept = read_names(schema.names, [*needed, *OPTIONAL]) if needed else schema.names
+        number = 0
+        for number, values in enumerate(_records(file, kept, path, size), start=1):
+            yield named_row(f"{path}:row {number}", values, classes)
+        if number != claimed:
+            raise DataError(f"{path}: has {number:,} rows, but says {claimed:,}; write it again")
 
 
 def _records(file: Any, columns: Sequence[str], path: Path, size: int) -> Iterator[Mapping[str, object]]:
@@ -176,16 +161,8 @@ def _records(file: Any, columns: Sequence[str], path: Path, size: int) -> Iterat
         yield from records
 
 
-def _class_names(metadata: Mapping[bytes, bytes]) -> dict[str, list[str]]:
-    """Return the class names that `datasets` wrote into the file, by column."""
-    try:
-        features = json.loads(metadata.get(b"huggingface", b"{}")).get("info", {}).get("features", {})
-        known = {name: feature for name, feature in features.items() if isinstance(feature, dict)}
-        inner = {name: feature.get("feature", feature) for name, feature in known.items()}  # of lists, their items
-        return {
-            name: [str(label) for label in feature["names"]]
-            for name, feature in inner.items()
-            if isinstance(feature, dict) and feature.get("_type") == "ClassLabel" and "names" in feature
-        }
-    except (ValueError, AttributeError, TypeError, RecursionError):
-        return {}
+READERS: dict[str, _Reader] = {
+    **dict.fromkeys(ENDINGS, _delimited_rows),
+    **dict.fromkeys(_JSON, _json_rows),
+    ".parquet": _parquet_rows,
+}

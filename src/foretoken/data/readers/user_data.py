@@ -8,9 +8,14 @@ from functools import partial
 from itertools import islice
 from pathlib import Path
 
-from foretoken.data.bad_rows import BadRows, UsedIds
-from foretoken.data.documents import Example, is_readable, like_known
-from foretoken.data.examples import CandidateExample, ChoiceExample, GenerationExample
+from foretoken.data.documents import (
+    CandidateExample,
+    ChoiceExample,
+    Example,
+    GenerationExample,
+    is_readable,
+    like_known,
+)
 from foretoken.data.problems import PROBLEMS, Answer, Rows
 from foretoken.data.readers.files import read_text, without_gz
 from foretoken.data.readers.labels import documents_from_rows, with_decimal_points
@@ -19,8 +24,10 @@ from foretoken.data.readers.rows import (
     ANSWER,
     CANDIDATE_COLUMNS,
     CHOICES,
+    BadRows,
     ColumnNames,
     Row,
+    UsedIds,
     filled,
     picked,
     read_each,

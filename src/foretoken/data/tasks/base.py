@@ -1,24 +1,29 @@
-"""Built-in tasks: their facts, the source of their data, and how to read them."""
+"""Built-in tasks: their facts, the source of their data, and how to read them; archives are not unpacked on disk."""
 
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Iterable, Mapping, Sequence
+import tarfile
+import zipfile
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from pathlib import Path
-from typing import Any
+from pathlib import Path, PurePosixPath
+from typing import Any, BinaryIO, TypeVar
 
-from foretoken.data.documents import SPLITS, Corpus, Example, Splits, shown
+from foretoken.data.documents import SPLITS, Corpus, E, Example, Splits, refuse_repeated_ids, shown
 from foretoken.data.options import CLEAN, DataOptions
 from foretoken.data.problems import CLASSIFICATION, PROBLEMS
-from foretoken.data.readers.files import entries, is_folder
+from foretoken.data.readers.files import MOST_UNPACKED, entries, is_folder, opened, read_bytes, refuse_damage
 from foretoken.data.readers.hub import hub_rows
 from foretoken.data.readers.rows import UsableRow
-from foretoken.errors import ConfigError, MissingDataError
+from foretoken.errors import ConfigError, DataError, MissingDataError
 
 OFFICIAL = "official"  # as papers report it, even if the reported split selects the checkpoint
 Reader = Callable[[Path, DataOptions], Splits]
 FromRows = Callable[[str, Iterable[UsableRow]], Sequence[Example]]
+_Wanted = Callable[[PurePosixPath], bool]
+_File = tuple[PurePosixPath, str, bytes]  # name, where, content
+V = TypeVar("V")
 _log = logging.getLogger(__name__)
 
 
@@ -112,9 +117,10 @@ class Task:
 
         Raises:
             MissingDataError: a file is missing; the message names it.
-            DataError: a file is not usable; the message names file and line.
+            DataError: a file is not usable; the message names the place.
         """
-        return self._corpus(self.reader(path, options), options)
+        with refuse_damage(f"{path}: not as task {self.name!r} is published", "fetch its files again"):
+            return self._corpus(self.reader(path, options), options)
 
     def read_hub(self, options: DataOptions) -> Corpus:
         """Return the corpus of the copy on the hub.
@@ -127,7 +133,8 @@ class Task:
             raise ConfigError(f"task {self.name!r} has no copy on the hub; get {self.source}, and set path to it")
         if self.hub.lacks:
             _log.warning("%s: the hub copy lacks %s", self.name, self.hub.lacks)
-        return self._corpus(self.hub.read(options), options)
+        with refuse_damage(f"{self.hub_name}: not as task {self.name!r} is published", "get its raw data"):
+            return self._corpus(self.hub.read(options), options)
 
     def _corpus(self, splits: Splits, options: DataOptions) -> Corpus:
         labels = list(self.labels) if PROBLEMS[self.problem].has_classes else None
@@ -153,6 +160,20 @@ class Task:
             return splits
         divided = {"train": train} if self.validation is None else self.validation(train, options)
         return {**divided, "test": dev}
+
+
+def examples_of(records: Iterable[tuple[str, V]], make: Callable[[str, V, int], Iterable[E]]) -> list[E]:
+    """Return the examples that a function makes of records, given the place of each, the record and its number.
+
+    Raises:
+        DataError: a record is not as published, and the message names its place; or an id is repeated.
+    """
+    examples: list[E] = []
+    for number, (where, record) in enumerate(records):
+        with refuse_damage(f"{where}: not as the task's records are published", "fetch its file again"):
+            examples.extend(make(where, record, number))
+    refuse_repeated_ids(examples)
+    return examples
 
 
 def from_files(
@@ -215,3 +236,52 @@ def raw_file(path: Path, patterns: Sequence[str], task: str) -> Path:
         f"{folder}: task {task!r} needs a file {' or '.join(patterns)} here, but the folder holds "
         f"{shown(names) or 'nothing'}; see `foretoken tasks` for where to get the data"
     )
+
+
+def raw_files(path: Path, archive: str, wanted: _Wanted) -> list[_File]:
+    """Return (name, where, content) of the wanted files of a folder or an archive, sorted by name.
+
+    If a folder has none, the archive in it with the pattern ``archive`` is read.
+
+    Raises:
+        DataError: an archive cannot be read, is damaged, or unpacks to more than any data set has.
+    """
+    if not is_folder(path):
+        return sorted(_unpacked(path, wanted))
+    places = {PurePosixPath(file.relative_to(path).as_posix()): file for file in path.rglob("*") if not is_folder(file)}
+    files = [name for name in sorted(places) if wanted(name)]
+    archives = sorted(path.glob(archive))
+    if files or not archives:
+        return [(name, str(places[name]), read_bytes(places[name])) for name in files]
+    return sorted(_unpacked(archives[0], wanted))
+
+
+def _unpacked(archive: Path, wanted: _Wanted) -> Iterator[_File]:
+    with opened(archive) as file, refuse_damage(f"{archive}: the archive is damaged or no tar or zip archive"):
+        for name, content in (_of_zip if zipfile.is_zipfile(file) else _of_tar)(archive, file, wanted):
+            yield PurePosixPath(name), f"{archive}:{name}", content
+
+
+def _of_zip(archive: Path, file: BinaryIO, wanted: _Wanted) -> Iterator[tuple[str, bytes]]:
+    with zipfile.ZipFile(file) as content:
+        members = [member for member in content.infolist() if wanted(PurePosixPath(member.filename))]
+        _refuse_bomb(archive, (member.file_size for member in members))
+        yield from ((member.filename, content.read(member)) for member in members)
+
+
+def _of_tar(archive: Path, file: BinaryIO, wanted: _Wanted) -> Iterator[tuple[str, bytes]]:
+    file.seek(0)
+    with tarfile.open(fileobj=file, mode="r:*") as content:
+        _refuse_bomb(archive, (member.size for member in content))
+        for member in content.getmembers():
+            if member.isfile() and wanted(PurePosixPath(member.name)) and (stream := content.extractfile(member)):
+                yield member.name, stream.read()
+
+
+def _refuse_bomb(archive: Path, sizes: Iterable[int]) -> None:
+    """Raise at the first member that exceeds the limit, before it is unpacked to reach the next."""
+    unpacked = 0
+    for size in sizes:
+        unpacked += size
+        if unpacked > MOST_UNPACKED:
+            raise DataError(f"{archive}: unpacks to more than {MOST_UNPACKED:,} bytes; fetch it again")

@@ -5,24 +5,22 @@ from __future__ import annotations
 import html
 import logging
 import re
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator
 from dataclasses import replace
 from pathlib import Path
 from xml.etree import ElementTree
 
 from foretoken.data.documents import Document, Splits, without_empty
 from foretoken.data.options import CLEAN, DataOptions
-from foretoken.data.readers.files import as_xml, is_there, read_bytes
+from foretoken.data.readers.files import is_there, read_bytes, refuse_damage
 from foretoken.data.readers.json_files import read_json
 from foretoken.data.readers.labels import documents_from_rows
 from foretoken.data.readers.rows import ColumnNames, UsableRow
 from foretoken.data.splits import near_duplicates
-from foretoken.data.tasks.base import raw_file, raw_folder
-from foretoken.errors import ConfigError, DataError, MissingDataError
+from foretoken.data.tasks.base import examples_of, raw_file, raw_folder
+from foretoken.errors import ConfigError, MissingDataError
 
 LABELS = ("mainstream", "hyperpartisan")  # the positive class is last
-_ARTICLES = "articles-training-byarticle-*.xml"
-_TRUTH = "ground-truth-training-byarticle-*.xml"
 _PUBLISHED = {"train": "train", "dev": "validation", "test": "test"}
 _CLASS = {"false": LABELS[0], "true": LABELS[1]}
 ON_VALIDATION = "longformer-validation"  # as Li et al. 2023 report it, since the published test part overlaps train
@@ -43,9 +41,15 @@ def read(path: Path, options: DataOptions) -> Splits:
     Raises:
         DataError: a file is missing or malformed XML, or articles and labels do not match.
     """
-    articles = _articles(raw_file(path, (_ARTICLES,), "hyperpartisan"))
-    labels = _labels(raw_file(path, (_TRUTH,), "hyperpartisan"))
-    documents = [_labelled(document, labels) for document in articles]
+    truth = _articles(raw_file(path, ("ground-truth-training-byarticle-*.xml",), "hyperpartisan"))
+    labels = {article.attrib["id"]: _CLASS[article.attrib["hyperpartisan"]] for _, article in truth}
+
+    def document(where: str, article: ElementTree.Element, _: int) -> tuple[Document]:
+        name, text = article.attrib["id"], _text(article.attrib["title"], "".join(_body(article)))
+        return (Document(name, text, labels[name], where),)
+
+    articles = _articles(raw_file(path, ("articles-training-byarticle-*.xml",), "hyperpartisan"))
+    documents = without_empty(examples_of(articles, document), "articles")
     if options.split != CLEAN:
         return _published(raw_folder(path) / "hp-splits.json", documents, options.split)
     return {"train": _grouped(documents)}
@@ -95,9 +99,11 @@ def check_hub(options: DataOptions) -> None:
         raise ConfigError(f"split={options.split!r} needs the raw files with hp-splits.json: set path to their folder")
 
 
-def _articles_of(path: Path) -> Iterator[tuple[str, ElementTree.Element]]:
+def _articles(path: Path) -> Iterator[tuple[str, ElementTree.Element]]:
     """Yield (where, element) of every article of a file."""
-    for number, element in enumerate(as_xml(path, read_bytes(path)).iter("article"), start=1):
+    with refuse_damage(f"{path}: malformed XML", "fetch the file again"):
+        articles = ElementTree.fromstring(read_bytes(path))
+    for number, element in enumerate(articles.iter("article"), start=1):
         yield f"{path}:article {number}", element
 
 
@@ -109,43 +115,8 @@ def _body(element: ElementTree.Element) -> Iterator[str]:
         yield from (apart, *_body(child), apart, child.tail or "")
 
 
-def _attribute(where: str, article: ElementTree.Element, name: str) -> str:
-    if not article.get(name):
-        raise DataError(f"{where}: the article has no attribute {name!r}; it has {', '.join(article.keys()) or 'none'}")
-    return article.attrib[name]
-
-
-def _articles(path: Path) -> list[Document]:
-    documents: dict[str, Document] = {}
-    for where, article in _articles_of(path):
-        key = _attribute(where, article, "id")
-        if key in documents:
-            raise DataError(f"{where}: article id {key!r} was already used at {documents[key].where}")
-        documents[key] = Document(key, _text(article.get("title", ""), "".join(_body(article))), None, where)
-    kept = without_empty(list(documents.values()), "articles")
-    if not kept:
-        raise DataError(f"{path}: no articles; expected <articles><article id=... title=...>")
-    return kept
-
-
 def _text(title: str, body: str) -> str:
     return f"{clean_article(title)}\n{clean_article(body)}".strip()
-
-
-def _labels(path: Path) -> dict[str, str]:
-    labels = {}
-    for where, article in _articles_of(path):
-        value = _attribute(where, article, "hyperpartisan")
-        if value not in _CLASS:
-            raise DataError(f"{where}: hyperpartisan={value!r}, expected 'true' or 'false'")
-        labels[_attribute(where, article, "id")] = _CLASS[value]
-    return labels
-
-
-def _labelled(document: Document, labels: Mapping[str, str]) -> Document:
-    if document.id not in labels:
-        raise DataError(f"{document.where}: article {document.id!r} has no label in the ground-truth file")
-    return replace(document, label=labels[document.id])
 
 
 def _grouped(documents: list[Document]) -> list[Document]:
@@ -155,13 +126,15 @@ def _grouped(documents: list[Document]) -> list[Document]:
 
 def _published(path: Path, documents: list[Document], split: str) -> dict[str, list[Document]]:
     """Return the published splits; with ``longformer-validation`` the validation part is the test, too."""
-    by_number = {_number(document): document for document in documents}
-    splits: dict[str, list[Document]] = {}
-    for name, numbers in _published_numbers(path).items():
-        unknown = sorted(set(numbers) - by_number.keys())
-        if unknown:
-            raise DataError(f"{path}: split {name!r} names article {unknown[0]}, which the articles file lacks")
-        splits[_PUBLISHED[name]] = [by_number[number] for number in numbers]
+    if not is_there(path):
+        raise MissingDataError(
+            f"{path}: no such file; split 'longformer' needs hp-splits.json from the scripts folder of "
+            "github.com/allenai/longformer beside the articles"
+        )
+    by_number = {int(document.id): document for document in documents}
+    with refuse_damage(f"{path}: not as published", "fetch the file again"):
+        numbers = read_json(path)
+        splits = {name: [by_number[number] for number in numbers[key]] for key, name in _PUBLISHED.items()}
     if split == ON_VALIDATION:
         _log.warning(
             "hyperpartisan: split %r selects on the published validation part and reports it too: its scores are "
@@ -177,25 +150,3 @@ def _published(path: Path, documents: list[Document], split: str) -> dict[str, l
         *(leaked, len(splits["test"])),
     )
     return splits
-
-
-def _number(document: Document) -> int:
-    if not re.fullmatch(r"\d+", document.id):
-        raise DataError(f"{document.where}: article id {document.id!r} is no number, which hp-splits.json needs")
-    return int(document.id)
-
-
-def _published_numbers(path: Path) -> dict[str, list[int]]:
-    if not is_there(path):
-        raise MissingDataError(
-            f"{path}: no such file; split 'longformer' needs hp-splits.json from the scripts folder of "
-            "github.com/allenai/longformer beside the articles"
-        )
-    content = read_json(path)
-    if not isinstance(content, dict) or content.keys() != _PUBLISHED.keys() or not all(map(_is_ids, content.values())):
-        raise DataError(f"{path}: expected an object with the lists of numbers train, dev and test")
-    return content
-
-
-def _is_ids(value: object) -> bool:
-    return isinstance(value, list) and all(isinstance(number, int) for number in value)

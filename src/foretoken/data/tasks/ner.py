@@ -3,18 +3,19 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from functools import partial
 from pathlib import Path
+from typing import Any
 
-from foretoken.data.documents import Splits
-from foretoken.data.examples import OUTSIDE, TaggedExample
+from foretoken.data.documents import OUTSIDE, Splits, TaggedExample
 from foretoken.data.options import DataOptions
-from foretoken.data.readers.conll import read_tagged
+from foretoken.data.problems import TOKEN_CLASSIFICATION
 from foretoken.data.readers.files import is_folder, read_text, text_lines
-from foretoken.data.readers.rows import UsableRow
-from foretoken.data.readers.tagging.schemes import to_iob2
-from foretoken.data.tasks.base import from_files, raw_folder
+from foretoken.data.readers.rows import ColumnNames, UsableRow
+from foretoken.data.readers.tagging.sentences import to_iob2
+from foretoken.data.readers.tagging.tables import read_tagged_file
+from foretoken.data.tasks.base import examples_of, from_files
 from foretoken.errors import DataError, MissingDataError
 
 _WORD, _NAMES = 3, 10  # columns; from the twelfth on they are of predicates and coreference
@@ -45,13 +46,7 @@ def read_conll2012(folder: Path) -> list[TaggedExample]:
     Raises:
         DataError: a line is malformed, and the message names file and line; or there are no sentences.
     """
-    sentences = [sentence for file in _files(folder) for sentence in _sentences(file)]
-    if not sentences:
-        raise DataError(f"{folder}: no sentences in its files *{_SUFFIX}; expected those of the CoNLL-2012 shared task")
-    return [
-        TaggedExample(str(number), words, tags, where, group)
-        for number, (words, tags, where, group) in enumerate(sentences)
-    ]
+    return examples_of((sentence for file in _files(folder) for sentence in _sentences(file)), _sentence)
 
 
 def _files(folder: Path) -> list[Path]:
@@ -60,53 +55,51 @@ def _files(folder: Path) -> list[Path]:
     return english or files
 
 
-def _sentences(file: Path) -> Iterator[tuple[tuple[str, ...], tuple[str, ...], str, str]]:
-    document, rows = file.stem, list[tuple[int, str, str]]()
+def _sentences(file: Path) -> Iterator[tuple[str, tuple[str, list[list[str]]]]]:
+    """Yield the place of every sentence, its document and the columns of its words."""
+    document, rows = file.stem, list[list[str]]()
     for number, line in enumerate([*text_lines(read_text(file)), ""], start=1):
         begins = _BEGIN.match(line)
         if line.strip() and not line.startswith("#"):
-            rows.append((number, *_columns(f"{file}:{number}", line.split())))
+            rows.append(line.split())
             continue
         if rows and not document.startswith(_WITHOUT_NAMES):
-            words = tuple(word for _, word, _ in rows)
-            yield words, tuple(_tags(file, rows)), f"{file}:{rows[0][0]}", document
+            yield f"{file}:{number - len(rows)}", (document, rows)
         rows = []
         document = f"{begins['name']}/{begins['part']}" if begins else document
 
 
-def _columns(where: str, fields: Sequence[str]) -> tuple[str, str]:
-    if len(fields) <= _NAMES:
-        raise DataError(f"{where}: the line has {len(fields)} columns, expected at least {_NAMES + 1} of CoNLL-2012")
-    return fields[_WORD], fields[_NAMES]
+def _sentence(where: str, sentence: tuple[str, list[list[str]]], number: int) -> Iterator[TaggedExample]:
+    document, rows = sentence
+    tags = tuple(_tags(where, [row[_NAMES] for row in rows]))
+    yield TaggedExample(str(number), tuple(row[_WORD] for row in rows), tags, where, document)
 
 
-def _tags(file: Path, rows: Sequence[tuple[int, str, str]]) -> Iterator[str]:
+def _tags(where: str, brackets: Sequence[str]) -> Iterator[str]:
     """Yield the tag of each word: ``(PERSON*`` begins a name, ``*)`` ends it, ``(GPE)`` is a name of one word."""
     inside: str | None = None
-    for number, _, bracket in rows:
+    for bracket in brackets:
         match = _BRACKET.fullmatch(bracket)
         kind, ends = (match["type"], match["end"]) if match else (None, None)
         if match is None or (kind and inside) or (ends and not (inside or kind)):
-            raise DataError(
-                f"{file}:{number}: column {_NAMES + 1} is {bracket!r}, expected e.g. (PERSON*, *, *) or (GPE)"
-            )
+            raise DataError(f"{where}: column {_NAMES + 1} has {bracket!r}, expected e.g. (PERSON*, *, *) or (GPE)")
         yield f"B-{kind}" if kind else OUTSIDE if inside is None else f"I-{inside}"
         inside = None if ends else kind or inside
     if inside is not None:
-        raise DataError(f"{file}:{rows[-1][0]}: the sentence ends inside of a name of type {inside!r}")
+        raise DataError(f"{where}: the sentence ends inside of a name of type {inside!r}")
 
 
 def from_rows(_: str, rows: Iterable[UsableRow]) -> list[TaggedExample]:
     """Return the sentences of rows on the hub, whose tags are names or class numbers."""
-    return [_example(number, row) for number, row in enumerate(rows) if row[1]["tokens"]]
 
+    def sentence(where: str, values: Mapping[str, Any], number: int) -> Iterator[TaggedExample]:
+        words, tags = values["tokens"], values["ner_tags"]
+        if len(words) != len(tags):
+            raise DataError(f"{where}: {len(words)} tokens but {len(tags)} ner_tags; every word needs one tag")
+        if words:
+            yield TaggedExample(str(number), tuple(words), tuple(to_iob2(tags)), where)
 
-def _example(number: int, row: UsableRow) -> TaggedExample:
-    where, values = row
-    words, tags = values["tokens"], values["ner_tags"]
-    if len(words) != len(tags):
-        raise DataError(f"{where}: {len(words)} tokens but {len(tags)} ner_tags; every word needs one tag")
-    return TaggedExample(str(number), tuple(words), tuple(to_iob2(tags)), where)
+    return examples_of(rows, sentence)
 
 
 def tags(*types: str) -> tuple[str, ...]:
@@ -119,12 +112,11 @@ _ONTONOTES = {  # folders of the shared task
     "validation": ("development", "dev"),
     "test": ("conll-2012-test", "test"),
 }
-_CONLLX = {  # one file per split, of words and tags behind numbers of words
-    "train": ("train.sd.conllx",),
-    "validation": ("dev.sd.conllx",),
-    "test": ("test.sd.conllx",),
+_COLUMNS = {  # one file per split, of words and tags, also behind numbers of words
+    "train": ("train.sd.conllx", "train.txt"),
+    "validation": ("dev.sd.conllx", "dev.txt", "valid.txt"),
+    "test": ("test.sd.conllx", "test.txt"),
 }
-_COLUMNS = {"train": ("train.txt",), "validation": ("dev.txt", "valid.txt"), "test": ("test.txt",)}
 
 
 def read_ontonotes(path: Path, options: DataOptions) -> Splits:
@@ -138,6 +130,5 @@ def read_ontonotes(path: Path, options: DataOptions) -> Splits:
         raise MissingDataError(
             f"{path}: no folder {missing} with files *gold_conll beside {', '.join(map(str, existing.values()))}"
         )
-    if any(raw_folder(path).glob("*.sd.conllx")):
-        return from_files("ontonotes", _CONLLX, partial(read_tagged, word_column=1))(path, options)
-    return from_files("ontonotes", _COLUMNS, read_tagged)(path, options)
+    read = partial(read_tagged_file, columns=ColumnNames(problem=TOKEN_CLASSIFICATION))
+    return from_files("ontonotes", _COLUMNS, read)(path, options)

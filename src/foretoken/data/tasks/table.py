@@ -12,28 +12,22 @@ import yaml
 
 from foretoken.data.documents import Example
 from foretoken.data.options import CLEAN, DataOptions, given_options
-from foretoken.data.problems import CANDIDATES, CLASSIFICATION, QUESTION_ANSWERING, Answer, names_of_problems
-from foretoken.data.readers.conll import read_tagged
+from foretoken.data.problems import (
+    CANDIDATES,
+    CLASSIFICATION,
+    QUESTION_ANSWERING,
+    TOKEN_CLASSIFICATION,
+    Answer,
+    names_of_problems,
+)
 from foretoken.data.readers.files import is_there, local_path
 from foretoken.data.readers.questions import read_squad
 from foretoken.data.readers.rows import ColumnNames, usable
 from foretoken.data.readers.tables import read_rows
+from foretoken.data.readers.tagging.tables import read_tagged_file
 from foretoken.data.readers.user_data import examples_from_rows
-from foretoken.data.tasks import (
-    arxiv,
-    coqa,
-    e2e,
-    hyperpartisan,
-    ner,
-    newsgroups,
-    pydocs,
-    reuters,
-    squality,
-    superglue,
-    webnlg,
-)
+from foretoken.data.tasks import generation, glue, hyperpartisan, ner, pydocs, topics
 from foretoken.data.tasks.base import OFFICIAL, FromRows, HubSource, Task, from_files, from_hub
-from foretoken.data.tasks.glue import HUB, Columns, published, read_glue, read_glue_on_hub
 from foretoken.errors import DataError, MissingDataError, did_you_mean, quoted
 from foretoken.left import TASKS as LEFT
 
@@ -50,30 +44,37 @@ _CODE: dict[str, dict[str, Any]] = {
         "needs_raw": False,
         "fold_group": lambda document: document.id.rpartition("#")[0],  # the source file
     },
-    "20newsgroups": {"reader": newsgroups.read, "rows": newsgroups.from_rows, "check": newsgroups.check_hub},
-    "reuters": {"reader": reuters.read},
+    "20newsgroups": {
+        "reader": topics.read_newsgroups,
+        "rows": topics.newsgroups_from_rows,
+        "check": topics.check_newsgroups_hub,
+    },
+    "reuters": {"reader": topics.read_reuters},
     "hyperpartisan": {
         "reader": hyperpartisan.read,
         "rows": hyperpartisan.from_rows,
         "check": hyperpartisan.check_hub,
         "labels": hyperpartisan.LABELS,
     },
-    "arxiv": {"reader": arxiv.read, "rows": arxiv.from_rows, "labels": arxiv.LABELS},
+    "arxiv": {"rows": topics.arxiv_from_rows, "labels": topics.SUBJECTS},
     "wikihop": {"rows": _CANDIDATES},
     "wikihop-masked": {"rows": _CANDIDATES},
-    "multirc": {"validation": superglue.by_paragraph, "fold_group": superglue.paragraph_of},
+    "multirc": {"validation": glue.by_paragraph, "fold_group": glue.paragraph_of},
     "conll2003": {"rows": ner.from_rows},
     "ontonotes": {"reader": ner.read_ontonotes},
     "wnut17": {"rows": ner.from_rows},
-    "webnlg": {"reader": webnlg.read, "markers": webnlg.MARKERS},
-    "e2e": {"reader": e2e.read, "rows": e2e.from_rows},
-    "coqa": {
-        "file": coqa.read_conversations,
-        "rows": coqa.from_rows,
-        "validation": coqa.split_off_500,
-        "markers": coqa.MARKERS,
+    "webnlg": {"reader": generation.read_webnlg, "markers": generation.WEBNLG_MARKERS},
+    "e2e": {
+        "reader": generation.read_e2e,
+        "rows": lambda _, rows: generation.described(rows, ("meaning_representation", "human_reference")),
     },
-    "squality": {"rows": squality.from_rows},
+    "coqa": {
+        "file": generation.read_coqa,
+        "rows": generation.coqa_from_rows,
+        "validation": generation.split_off_500,
+        "markers": generation.COQA_MARKERS,
+    },
+    "squality": {"rows": generation.squality_from_rows},
     "squad": _SQUAD,
     "squad2": _SQUAD,
 }
@@ -87,6 +88,7 @@ def _task(
     numbered: bool = False,
     hub_labels: Sequence[str] | None = None,
     files: Mapping[str, Any] | None = None,
+    ending: str | None = None,
     dev: Mapping[str, str | None] | None = None,
     hub: dict[str, Any] | None = None,
     conll: Mapping[str, Any] | None = None,
@@ -101,26 +103,27 @@ def _task(
     splits = (CLEAN, *([OFFICIAL] if read else ()), *fields.pop("splits", ()))
     options = tuple(fields.pop("options", ()))
     task = partial(Task, name=name, labels=labels, splits=splits, options=options)
-    classes = published(labels, numbered=numbered, on_hub=hub_labels)
+    classes = glue.published(labels, numbered=numbered, on_hub=hub_labels)
     if read == "glue":
-        table, parts = Columns(labels=classes, **columns or {}), dev or {"dev.tsv": None}
-        source = HubSource(HUB, lambda _: read_glue_on_hub(name, table, parts))
-        return task(reader=lambda path, _: read_glue(path, name, table, parts), hub=source, **fields)
+        table, parts = glue.Columns(labels=classes, **columns or {}), dev or {"dev.tsv": None}
+        source = HubSource(glue.HUB, lambda _: glue.read_glue_on_hub(name, table, parts))
+        return task(reader=lambda path, _: glue.read_glue(path, name, table, parts), hub=source, **fields)
     if read == "superglue":
-        records = superglue.records_of(classes, **columns) if columns else superglue.RECORDS[name]
+        records = glue.records_of(classes, **columns) if columns else glue.RECORDS[name]
         return task(reader=records.reader(name), hub=records.hub(Path(fields["folder"]).name.lower()), **fields)
     if hub is not None:
         fields["hub"] = from_hub(examples=rows, check=check, **hub)
     if files is not None:
-        file = file or (partial(read_tagged, **conll) if conll is not None else _table_of(hub, rows))
-        fields["reader"] = from_files(name, files, file)
+        if conll is not None:
+            file = partial(read_tagged_file, columns=ColumnNames(problem=TOKEN_CLASSIFICATION, **conll))
+        fields["reader"] = from_files(name, files, file or _table_of(hub, rows, ending))
     return task(**fields)
 
 
-def _table_of(hub: Mapping[str, Any] | None, rows: FromRows) -> Callable[[Path], Sequence[Example]]:
-    """Return the reader of a table with the columns of the copy on the hub."""
+def _table_of(hub: Mapping[str, Any] | None, rows: FromRows, ending: str | None) -> Callable[[Path], Sequence[Example]]:
+    """Return the reader of a table, of this ending if not its own, with the columns of the copy on the hub."""
     needed = [] if hub is None else hub["columns"]
-    return lambda file: rows(str(file), usable(read_rows(file, needed)))
+    return lambda file: rows(str(file), usable(read_rows(file, needed, ending)))
 
 
 def _tasks() -> dict[str, Task]:

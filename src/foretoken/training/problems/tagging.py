@@ -12,7 +12,7 @@ import torch
 from torch import Tensor, nn
 from transformers import PreTrainedTokenizerBase
 
-from foretoken.data.examples import OUTSIDE, mark_entities
+from foretoken.data.documents import OUTSIDE, mark_entities
 from foretoken.data.plain_table import Table
 from foretoken.data.problems import TOKEN_CLASSIFICATION
 from foretoken.data.readers.tagging.spans import word_places, words_of

@@ -1,4 +1,10 @@
-"""Files with one word and its tag per line: their lines by sentence, and their columns."""
+"""Files with one word and its tag per line (CoNLL): their lines by sentence, and their columns.
+
+Columns are separated by tabs or blanks; a blank line, also one of blanks and tabs, ends a sentence. A line
+``-DOCSTART-`` or ``#doc <id>`` begins a document, which becomes the ``group`` of its sentences. Comments
+(``# text = ...``) stand before a sentence. The words are in the first column, or the second where the first one numbers
+them.
+"""
 
 from __future__ import annotations
 
@@ -8,19 +14,15 @@ from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 from itertools import groupby
-from pathlib import Path
 
 from foretoken.data.documents import shown
-from foretoken.data.readers.files import as_text, kind_of, read_unpacked, text_lines
-from foretoken.data.readers.notes import note
+from foretoken.data.readers.formats import note
 from foretoken.data.readers.rows import ColumnNames, is_column_number
-from foretoken.data.readers.tagging.schemes import ENTITY_TAG
-from foretoken.data.readers.tagging.sentences import Placed, Sentence, placed
+from foretoken.data.readers.tagging.sentences import ENTITY_TAG, Placed, Sentence, placed
 from foretoken.errors import DataError
 
 _DOCSTART = "-DOCSTART-"
 _DOC = "#doc"
-_FORMAT = "write one word per line, with its tag (CoNLL), as .conll, .tsv or .txt"
 _DEFAULTS = ("", ColumnNames.text, ColumnNames.label)
 _NO_WORD = re.compile("[0-9]+[-.][0-9]+")  # the number of a multiword token (1-2), or of an empty node (1.1)
 _UD_COLUMNS, _UD_TAG = 10, 4  # of CoNLL-U: ID FORM LEMMA UPOS XPOS FEATS HEAD DEPREL DEPS MISC
@@ -71,7 +73,9 @@ def layout_of(source: str, lines: Iterable[Line], columns: ColumnNames) -> tuple
     if not columns.is_exact:
         numbers = {name: index for name, index in numbers.items() if index < width}
     blocks = blocks_of(lines, numbers.get("sentence"), numbers.get("group"))
-    places = places_of(blocks, numbers.get("word"), None if columns.label is None else numbers.get("tag", -1))
+    word, tag = numbers.get("word"), None if columns.label is None else numbers.get("tag", -1)
+    is_numbered = word != 0 and 2 * sum(_is_numbered(block, tag is not None) for block in blocks) > len(blocks)
+    places = Places(int(is_numbered) if word is None else word, tag, is_numbered)
     if places.is_numbered:
         note(source, "the first column numbers the words; data.word_column: 1 would read it", kind="numbers of words")
     if places.tag is not None and "tag" not in numbers:
@@ -129,21 +133,6 @@ def _numbered(fields: Sequence[str]) -> Iterator[tuple[int, str]]:
         yield -1, fields[-1]
 
 
-def text_of(path: Path, encoding: str) -> str:
-    """Return the text of a file of words; a DataError for other files."""
-    content = read_unpacked(path)
-    what = kind_of(content, _FORMAT) or ""
-    if _FORMAT in what:
-        raise DataError(f"{path}:1:1: not text but {what}")
-    return as_text(path, content, encoding)
-
-
-def lines_of(path: Path, encoding: str) -> Iterator[Line]:
-    """Yield the places and the fields of the lines of a text file."""
-    lines = enumerate(text_lines(text_of(path, encoding)), start=1)
-    return ((f"{path}:{number}", fields_of(line)) for number, line in lines)
-
-
 def fields_of(line: str) -> list[str]:
     """Return the fields of a line, which tabs or else blanks separate."""
     # no other white space: a no-break space belongs to a word
@@ -199,12 +188,6 @@ def _without_comments(lines: Sequence[Line]) -> Sequence[Line]:
         if fields[2:3] != ["="] and is_of_words and has_tag:
             return lines[index:]
     return ()
-
-
-def places_of(blocks: Sequence[TagBlock], word: int | None, tag: int | None) -> Places:
-    """Return the columns of words and tags; words are first, or second after numbers as in Universal Dependencies."""
-    is_numbered = word != 0 and 2 * sum(_is_numbered(block, tag is not None) for block in blocks) > len(blocks)
-    return Places(int(is_numbered) if word is None else word, tag, is_numbered)
 
 
 def _is_numbered(block: TagBlock, is_tagged: bool) -> bool:

@@ -8,7 +8,7 @@ from bisect import bisect_left, bisect_right
 from collections.abc import Mapping, Sequence
 from functools import lru_cache
 
-from foretoken.data.examples import OUTSIDE
+from foretoken.data.documents import OUTSIDE
 from foretoken.data.readers.labels import label_name
 from foretoken.errors import DataError
 

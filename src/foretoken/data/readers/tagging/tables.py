@@ -11,25 +11,14 @@ from itertools import chain, islice
 from pathlib import Path
 from typing import Any
 
-from foretoken.data.documents import shown
-from foretoken.data.examples import TaggedExample
+from foretoken.data.documents import TaggedExample, shown
 from foretoken.data.readers.delimited import delimited_rows
 from foretoken.data.readers.files import read_text, text_lines, without_gz
-from foretoken.data.readers.formats import FileFormat
+from foretoken.data.readers.formats import FileFormat, note
 from foretoken.data.readers.labels import label_name, written_list
-from foretoken.data.readers.notes import note
 from foretoken.data.readers.rows import ColumnNames, Row, is_column_number, row_id, text_value, usable_rows
 from foretoken.data.readers.tables import READERS, read_rows
-from foretoken.data.readers.tagging.blocks import (
-    Line,
-    Places,
-    blocks_of,
-    fields_of,
-    layout_of,
-    lines_of,
-    read_blocks,
-    text_of,
-)
+from foretoken.data.readers.tagging.blocks import Line, Places, blocks_of, fields_of, layout_of, read_blocks
 from foretoken.data.readers.tagging.sentences import Placed, Sentence, placed, tagged_examples
 from foretoken.data.readers.tagging.spans import are_spans, tags_of_spans, words_of
 from foretoken.errors import DataError, did_you_mean
@@ -86,7 +75,7 @@ def table_rows(path: Path, columns: ColumnNames) -> Iterator[Row] | None:
     if ending in READERS and ending not in (*_DELIMITED, *_LINES):
         return read_rows(path, [], format=format)
     if not _is_delimited(ending, format):
-        head = next((line for line in text_lines(text_of(path, format.encoding)) if line.strip()), "")
+        head = next((line for line in text_lines(read_text(path, format.encoding)) if line.strip()), "")
         if not _names_columns(fields_of(head), columns):
             return None
         format = replace(format, delimiter="\t" if "\t" in head else " ")
@@ -103,7 +92,8 @@ def _is_delimited(ending: str, format: FileFormat) -> bool:
 
 
 def _names_columns(fields: Sequence[str], columns: ColumnNames) -> bool:
-    is_named = any(field and field in (columns.text, columns.label, columns.sentence) for field in fields)
+    names = {columns.text, columns.label, columns.sentence} - {""}
+    is_named = any(field in names and not is_column_number(field) for field in fields)
     return len(fields) > 1 and (is_named or bool(_called(fields, _WORDS) and _called(fields, _TAGS, _POS, _SENTENCE)))
 
 
@@ -111,7 +101,8 @@ def file_lines(path: Path, columns: ColumnNames) -> Iterator[Line]:
     """Yield the lines of a file of words and tags that does not name its columns."""
     format, ending = columns.format, without_gz(path).suffix.lower()
     if not _is_delimited(ending, format):
-        yield from lines_of(path, format.encoding)
+        for number, line in enumerate(text_lines(read_text(path, format.encoding)), start=1):
+            yield f"{path}:{number}", fields_of(line)
         return
     text = read_text(path, format.encoding, errors=_KEEP)
     for where, row in delimited_rows(path, text, [], format, ending=ending, blanks=True):
@@ -231,7 +222,7 @@ def _of_row(roles: Roles, number: int, where: str, row: Mapping[str, Any]) -> Se
     document = None if document is None else str(document)
     written = cell if tags is None else tags
     word_tags = () if roles.tags is None else _tags(where, roles.tags, len(words), written, text)
-    return Sentence(words, word_tags, (where,), row_id(where, row, number), document, text)
+    return Sentence(words, word_tags, (where,) * len(words), row_id(where, row, number), document, text)
 
 
 def _tags(where: str, column: str, count: int, value: object, text: str | None) -> tuple[str, ...]:

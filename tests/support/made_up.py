@@ -1,4 +1,4 @@
-"""Made-up examples in the shape of a built-in task, for runs that only test the set-up."""
+"""Made-up examples in the shape of a built-in task, in place of its raw data."""
 
 from __future__ import annotations
 
@@ -7,11 +7,13 @@ import re
 from collections.abc import Callable, Iterator
 from typing import Any
 
-from foretoken.data.documents import SPLITS, Corpus, Document
-from foretoken.data.examples import (
+from foretoken.data.documents import (
     OUTSIDE,
+    SPLITS,
     CandidateExample,
     ChoiceExample,
+    Corpus,
+    Document,
     GenerationExample,
     QuestionExample,
     TaggedExample,
@@ -25,13 +27,7 @@ _PAIRED = 2  # examples of a group
 
 
 def made_up(task: Task, count: int) -> Corpus:
-    """Return at least ``count`` examples per split with every class, the same on each call.
-
-    >>> from foretoken.data.tasks.table import get_task
-    >>> corpus = made_up(get_task("rte"), 4)
-    >>> sorted(corpus.splits), len(corpus.splits["train"]), corpus.problem
-    (['test', 'train', 'validation'], 4, 'classification')
-    """
+    """Return at least ``count`` examples per split with every class, the same on each call."""
     data = PROBLEMS[task.problem]
     classes = list(task.labels) if data.has_classes else None
     number, make = max(count, 2 * len(classes or ())), _MAKERS[data.rows, data.answer]
