@@ -15,17 +15,16 @@ from sklearn.metrics import brier_score_loss, log_loss
 from torchmetrics.functional.classification import binary_calibration_error
 
 from foretoken.errors import ConfigError, DataError
-from foretoken.metrics import (
-    brier_score,
+from foretoken.metrics.calibration import (
     classwise_calibration_error,
     expected_calibration_error,
     maximum_calibration_error,
-    negative_log_likelihood,
     reliability_bins,
     smooth_calibration_error,
+    smooth_error,
     upper_edge_calibration_error,
 )
-from foretoken.metrics.calibration import smooth_error
+from foretoken.metrics.scores import brier_score, negative_log_likelihood
 
 equal_mass_error = partial(expected_calibration_error, strategy="mass")
 

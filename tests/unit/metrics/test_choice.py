@@ -6,7 +6,8 @@ import numpy as np
 import pytest
 
 from foretoken.errors import DataError
-from foretoken.metrics import choice_metrics, grouped_exact_match, metric_names
+from foretoken.metrics import metric_names
+from foretoken.metrics.choice import choice_metrics, grouped_exact_match
 
 
 def ragged(rows, seed):

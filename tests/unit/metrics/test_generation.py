@@ -8,8 +8,7 @@ import sacrebleu
 from nltk.corpus import LazyCorpusLoader, WordNetCorpusReader
 
 from foretoken.errors import ConfigError, DataError
-from foretoken.metrics.generation import GENERATION_METRICS, generation_metrics
-from foretoken.metrics.wordnet import wordnet
+from foretoken.metrics.generation import GENERATION_METRICS, generation_metrics, wordnet
 
 # The example of sacrebleu's README, which prints its BLEU and chrF.
 SYSTEM = ["The dog bit the man.", "It wasn't surprising.", "The man had just bitten him."]

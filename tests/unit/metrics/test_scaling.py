@@ -11,7 +11,8 @@ from scipy.optimize import minimize, minimize_scalar
 from scipy.special import log_softmax, softmax
 
 from foretoken.errors import DataError
-from foretoken.metrics import Scaling, fit_temperature, fit_vector, negative_log_likelihood
+from foretoken.metrics.scaling import Scaling, fit_temperature, fit_vector
+from foretoken.metrics.scores import negative_log_likelihood
 
 FITS = [fit_temperature, fit_vector]
 LOGITS = arrays(np.float64, st.tuples(st.integers(1, 25), st.integers(2, 4)), elements=st.floats(-30, 30, width=32))

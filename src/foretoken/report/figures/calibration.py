@@ -76,7 +76,7 @@ def _pooled(group: RunGroup) -> Predicted | None:
 
 def _diagram(axes: Axes, pooled: Predicted, bins: int, mark: Mark) -> None:
     """Draw the accuracy of each bin, the diagonal, and above them the numbers of predictions."""
-    from foretoken.metrics import reliability_bins
+    from foretoken.metrics.calibration import reliability_bins
 
     rows = [row for row in reliability_bins(*pooled, n_bins=bins) if row.count]
     # confidences of exactly 1 have a bin without width
