@@ -20,6 +20,7 @@ from foretoken.exporting.folder import (
     CONFIG,
     HEAD,
     TOKENIZER,
+    WORDS,
     answers_of,
     backend_of,
     config_of,
@@ -28,6 +29,7 @@ from foretoken.exporting.folder import (
     write_head,
     write_reading,
     write_tokenizer,
+    write_words,
 )
 from foretoken.exporting.graph import Graph, Inputs, adapter_tensors, make_graph, samples, traced, traced_shared
 from foretoken.exporting.onnx_file import (
@@ -41,7 +43,6 @@ from foretoken.exporting.onnx_file import (
     write_adapter,
     write_onnx,
 )
-from foretoken.exporting.words import WORDS, write_words
 from foretoken.files import JsonObject, PathLike, atomic_directory, make_folder, write_json
 from foretoken.inference.predictor import Predictor, load_for_inference
 from foretoken.outputs import check_name, check_new_folder, plain_name

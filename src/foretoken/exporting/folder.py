@@ -14,13 +14,15 @@ from foretoken.data.problems import Answer, Rows
 from foretoken.errors import AdapterError
 from foretoken.exporting import read
 from foretoken.exporting.graph import IDS, MASK, TYPES, Graph, head_arrays, reads_types
-from foretoken.files import JsonObject, write_text
+from foretoken.files import JsonObject, os_errors_as_save_error, write_json, write_text
 from foretoken.inference.predictor import Predictor
+from foretoken.training.baseline.tfidf import Tfidf
 from foretoken.training.problems.regression import Regression
 from foretoken.training.tokens.chunks import sentence_ends
 from foretoken.version import __version__
 
 CONFIG, README, TOKENIZER, READ, HEAD = "config.json", "README.md", "tokenizer.json", "read.py", "head.npz"
+WORDS = "words"
 FORMAT = 2
 
 
@@ -111,6 +113,14 @@ def write_head(graph: Graph, path: Path) -> None:
         buffer = io.BytesIO()
         np.savez(buffer, **arrays)
         path.write_bytes(buffer.getbuffer())
+
+
+def write_words(words: Tfidf, stem: Path) -> None:
+    """Write TF-IDF, which `read.py` adds to the logits, to two files: ``stem`` with .json and .npz."""
+    write_json(Path(f"{stem}.json"), {"terms": list(words.terms), "ngrams": words.options.ngrams})
+    weight, bias = words.slope * words.weight, words.slope * words.bias
+    with os_errors_as_save_error(file := Path(f"{stem}.npz")):
+        np.savez(file, idf=words.idf, weight=weight, bias=bias)
 
 
 def write_reading(folder: Path, predictor: Predictor, *, target: str, adapter: str | None = None) -> None:

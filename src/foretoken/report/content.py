@@ -10,7 +10,7 @@ from typing import Any, NamedTuple
 import yaml
 
 from foretoken.report.answers import summary_lines
-from foretoken.report.drawing import Drawn
+from foretoken.report.figures import Drawn
 from foretoken.report.render.table import ReportTable
 from foretoken.report.runs.compare import SAMPLES, Comparison
 from foretoken.report.runs.folds import is_whole

