@@ -79,10 +79,10 @@ def _diagram(axes: Axes, pooled: Predicted, bins: int, mark: Mark) -> None:
     """Draw the accuracy of each bin, the diagonal, and above them the numbers of predictions."""
     from foretoken.metrics.calibration import reliability_bins
 
-    rows = [row for row in reliability_bins(*pooled, n_bins=bins) if row.count]
+    rows = reliability_bins(*pooled, n_bins=bins)
     # confidences of exactly 1 have a bin without width
     left = [min(row.lower, 1 - 1 / bins) for row in rows]
-    accuracy, confidence = [row.accuracy or 0.0 for row in rows], [row.confidence or 0.0 for row in rows]
+    accuracy, confidence = [row.accuracy for row in rows], [row.confidence for row in rows]
     axes.plot([0, 1], [0, 1], color=INK, linestyle=":", linewidth=1)
     axes.bar(left, accuracy, width=1 / bins, align="edge", color=mark.color, alpha=0.55, linewidth=0)
     axes.scatter(confidence, accuracy, color=mark.color, s=9, zorder=3)
