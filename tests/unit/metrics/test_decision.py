@@ -38,12 +38,6 @@ def test_weights_of_many_classes_raise_the_mean_f1(seed):
     assert f1_score(truth, decided, average="macro", zero_division=0) > before + 0.01
 
 
-def test_equal_weights_answer_as_argmax_does():
-    probabilities = np.random.default_rng(0).dirichlet(np.ones(4), 50)
-    decided = Decision(weights=(1.0,) * 4).apply(probabilities)
-    assert decided.tolist() == probabilities.argmax(axis=1).tolist()
-
-
 @pytest.mark.parametrize("seed", range(3))
 def test_costs_are_those_of_the_least_expected_cost(seed):
     probabilities = np.random.default_rng(seed).dirichlet(np.ones(3), 100)
