@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from typing import Literal, NamedTuple, TypeAlias
+from dataclasses import dataclass
+from typing import Literal, TypeAlias
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
@@ -13,7 +14,8 @@ Strategy: TypeAlias = Literal["width", "mass"]
 CELLS, _HALVINGS = 1024, 12  # of the grid of smECE, and of the interval that its bandwidth lies in
 
 
-class ReliabilityBin(NamedTuple):
+@dataclass(frozen=True)
+class ReliabilityBin:
     """The predictions of one bin, from its lower edge on: their number, mean confidence and accuracy."""
 
     lower: float

@@ -13,6 +13,7 @@ from torchmetrics.functional.classification import binary_calibration_error
 
 from foretoken.errors import ConfigError, DataError
 from foretoken.metrics.calibration import (
+    ReliabilityBin,
     classwise_calibration_error,
     expected_calibration_error,
     maximum_calibration_error,
@@ -123,7 +124,7 @@ def test_an_edge_belongs_to_the_bin_above_it_and_1_has_one_of_its_own():
     rows = reliability_bins(two_classes([0.5, 0.75]), [0, 0], n_bins=4)
     assert [(row.lower, row.count) for row in rows] == [(0.5, 1), (0.75, 1)]
     rows = reliability_bins(two_classes([1.0, 0.875]), [1, 0], n_bins=2)
-    assert rows == [(0.5, 1, 0.875, 1.0), (1.0, 1, 1.0, 0.0)]
+    assert rows == [ReliabilityBin(0.5, 1, 0.875, 1.0), ReliabilityBin(1.0, 1, 1.0, 0.0)]
 
 
 def test_rounding_above_1_is_no_logit():
