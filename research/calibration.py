@@ -10,13 +10,10 @@ Resumable; `--table` prints what `research/claims.md` shows.
 from __future__ import annotations
 
 from argparse import Namespace
-from functools import cache
 
 import numpy as np
 
-from foretoken.data.load import Loaded, load_data
 from foretoken.metrics.statistics import mean_interval, smallest_seen
-from foretoken.training.recipe.recipe import build_recipe
 from research.shared import Json, run_or_show, study_parser, trained
 
 BASELINE, EPOCHS = "full", 10
@@ -39,15 +36,9 @@ def settings(method: str, seed: int) -> Json:
     }
 
 
-@cache
-def loaded() -> Loaded:
-    """Return the documents, the same for every run."""
-    return load_data(build_recipe(settings(BASELINE, 0)).data)
-
-
 def one_run(method: str, seed: int) -> Json:
     """Train, and return accuracy and calibration on validation after each epoch."""
-    with trained(settings(method, seed), data=loaded()) as (record, _):
+    with trained(settings(method, seed)) as (record, _):
         found = [epoch["validation"] for epoch in record["epochs"]]
         return {name: [each[name] for each in found] for name in ("accuracy", *MEASURES)}
 

@@ -9,13 +9,10 @@ Resumable; `--table` prints what `research/claims.md` shows.
 from __future__ import annotations
 
 from argparse import Namespace
-from functools import cache
 from statistics import mean, stdev
 from typing import Any, NamedTuple
 
-from foretoken.data.load import Loaded, load_data
 from foretoken.metrics.statistics import mean_interval, smallest_seen
-from foretoken.training.recipe.recipe import build_recipe
 from research.shared import Json, by_seed, run_or_show, study_parser, trained
 
 SPT, INDUCER = {"name": "selective-prefix-tuning"}, {"name": "inducer-tuning"}
@@ -109,16 +106,10 @@ def settings(task: str, variant: str, seed: int) -> Json:
     return common | TASKS[task] | {"method": VARIANTS[task][variant], "training": training}
 
 
-@cache
-def loaded(task: str) -> Loaded:
-    """Return the documents, the same for every run."""
-    return load_data(build_recipe(settings(task, next(iter(VARIANTS[task])), 0)).data)
-
-
 def one_run(task: str, variant: str, seed: int) -> Json:
     """Train, and return the scores."""
     metric = TRAINING[task]["metric"]
-    with trained(settings(task, variant, seed), data=loaded(task)) as (record, _):
+    with trained(settings(task, variant, seed)) as (record, _):
         scores = {part: record[part][metric] for part in ("validation", "test")}
         return scores | {"parameters": record["parameters"]["adapter"]}
 

@@ -9,12 +9,9 @@ Resumable; `--table` prints the table. SST-2 has been run with five seeds (claim
 from __future__ import annotations
 
 from argparse import Namespace
-from functools import cache
 from statistics import mean, stdev
 
-from foretoken.data.load import Loaded, load_data
 from foretoken.metrics.statistics import mean_interval
-from foretoken.training.recipe.recipe import build_recipe
 from research.shared import Json, by_seed, run_or_show, study_parser, trained
 
 CUT = {"max_train": 5120, "max_validation": 1000}
@@ -51,16 +48,10 @@ def settings(task: str, method: str, seed: int) -> Json:
     return common | TASKS[task] | {"method": METHODS[method], "training": training}
 
 
-@cache
-def loaded(task: str) -> Loaded:
-    """Return the documents, the same for every run."""
-    return load_data(build_recipe(settings(task, BASELINE, 0)).data)
-
-
 def one_run(task: str, method: str, seed: int) -> Json:
     """Train, and return the scores, those of the fitted head among them."""
     metric = METRICS[task]
-    with trained(settings(task, method, seed), data=loaded(task)) as (record, _):
+    with trained(settings(task, method, seed)) as (record, _):
         scores = {part: record[part][metric] for part in ("validation", "test")}
         scores |= {"start": record["epochs"][0]["validation"][metric], "best_step": record["best"]["step"]}
         return scores | {"parameters": record["parameters"]["adapter"]}

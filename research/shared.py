@@ -10,6 +10,7 @@ import tempfile
 import time
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
+from functools import lru_cache
 from pathlib import Path
 from typing import Any
 
@@ -18,6 +19,8 @@ os.environ.setdefault("HF_HUB_OFFLINE", "1")
 import torch
 from benchmarks.suite.machine import hardware
 
+from foretoken.data.load import Loaded, load_data
+from foretoken.data.options import DataOptions
 from foretoken.training.recipe.recipe import build_recipe
 from foretoken.training.run.train import train
 from research.archive import RECORDS, read_records, write_records
@@ -55,12 +58,18 @@ def run_or_show(
     run_missing(chosen.output, wanted(chosen), timed)
 
 
+@lru_cache(maxsize=4)
+def loaded(data: DataOptions) -> Loaded:
+    """Return the documents of a recipe, which most runs of a study share."""
+    return load_data(data)
+
+
 @contextmanager
 def trained(settings: Json, **options: Any) -> Iterator[tuple[Json, Path]]:
     """Train in a folder that is gone after the block, which gets the record and the folder of the run."""
     with tempfile.TemporaryDirectory() as folder:
         recipe = build_recipe(settings | {"output": folder, "name": "run"})
-        yield train(recipe, **options), recipe.run_folder
+        yield train(recipe, data=loaded(recipe.data), **options), recipe.run_folder
 
 
 def by_seed(runs: Iterable[Json], kind: str, names: Sequence[str]) -> tuple[list[int], dict[str, list[float]]]:

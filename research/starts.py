@@ -10,13 +10,10 @@ defaults, in bf16. A run ends after 160 steps or after 40, with a linear decay t
 from __future__ import annotations
 
 from argparse import Namespace
-from functools import cache
 from statistics import mean
 from typing import Any
 
-from foretoken.data.load import Loaded, load_data
 from foretoken.metrics.statistics import mean_interval
-from foretoken.training.recipe.recipe import build_recipe
 from research.shared import Json, run_or_show, study_parser, trained
 
 TEXT = "is this review of a film good or bad"
@@ -43,15 +40,9 @@ def settings(variant: str, seed: int, steps: int, fit_head: bool) -> Json:
     return common | {"method": VARIANTS[variant], "training": training | more}
 
 
-@cache
-def loaded() -> Loaded:
-    """Return the documents, the same for every run."""
-    return load_data(build_recipe(settings("LoRA", 0, LONG, fit_head=True)).data)
-
-
 def one_run(variant: str, seed: int, steps: int, fit_head: bool) -> Json:
     """Train and return the score of validation by step."""
-    with trained(settings(variant, seed, steps, fit_head), measure_test=False, data=loaded()) as (record, _):
+    with trained(settings(variant, seed, steps, fit_head), measure_test=False) as (record, _):
         return {"scores": [[row["step"], row["validation"][METRIC]] for row in record["epochs"] if "validation" in row]}
 
 

@@ -57,8 +57,8 @@ def _seeded():
 
 @pytest.fixture(autouse=True)
 def _few_draws(request, monkeypatch):
-    """Where tiny runs are trained, draw fifty times for the intervals of a card: a thousand take 0.2 s of every run."""
-    if request.path.parent.name in ("cli", "training"):
+    """Where runs are trained or reported, draw fifty times for intervals: a thousand take 0.2 s of every run."""
+    if request.path.parent.name in ("cli", "training", "report"):
         from foretoken.metrics.worth.intervals import calibration_draws
 
         monkeypatch.setitem(calibration_draws.__kwdefaults__, "samples", 50)

@@ -2,9 +2,7 @@
 
 import json
 import logging
-import re
 import shutil
-import subprocess
 import sys
 
 import numpy as np
@@ -19,12 +17,11 @@ from foretoken.inference.predictor import load_for_inference
 from foretoken.training.run import train
 from foretoken.training.run.prepare import prepare
 
-from support.saved import LABELS, model_of, save_adapter
+from support.saved import LABELS, model_of, said_by_the_readme, save_adapter
 
 pytest.importorskip("onnxscript")
 pytestmark = pytest.mark.filterwarnings("ignore")  # of torch's exporter
 SCALING = {"kind": "vector", "weight": [1.5, 0.7, 0.9], "bias": [0.1, 0.2, -0.3]}
-WITHOUT = "import sys\nfor name in ('torch', 'transformers', 'peft', 'foretoken'): sys.modules[name] = None\n"
 TEXTS = ("word1 prize word2", "word3 lunch")
 
 
@@ -40,23 +37,10 @@ def exported(adapter):
     return folder
 
 
-def readme_code(folder):
-    return re.search(r"```python\n(.*?)```", (folder / "README.md").read_text(), re.DOTALL)[1]
-
-
 def answers(cli, folder, *texts):
     done = cli("predict", folder, *texts)
     assert done.code == 0, done.err
     return [json.loads(line) for line in done.out.splitlines()]
-
-
-def said_by_the_readme(folder, texts):
-    code = readme_code(folder).replace('"one text", "and another one"', ", ".join(map(repr, texts)))
-    done = subprocess.run(
-        [sys.executable, "-c", WITHOUT + code], cwd=folder, capture_output=True, text=True, check=False
-    )
-    assert done.returncode == 0, done.stderr
-    return [eval(line) for line in done.stdout.splitlines()]
 
 
 def test_the_lines_of_the_readme_answer_as_predict_does_without_foretoken(exported, adapter, cli):

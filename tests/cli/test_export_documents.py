@@ -4,7 +4,6 @@ import csv
 import json
 import random
 import re
-import subprocess
 import sys
 from pathlib import Path
 
@@ -22,12 +21,11 @@ from foretoken.training.tokens.texts import encode_texts
 from foretoken.tuner.heads import own_head
 
 from support.readings import speller
-from support.saved import save_adapter
+from support.saved import said_by_the_readme, save_adapter
 from support.tiny_run import FILLER
 
 pytest.importorskip("onnxscript")
 pytestmark = pytest.mark.filterwarnings("ignore")  # of torch's exporter
-WITHOUT = "import sys\nfor name in (*{names}, 'transformers', 'peft', 'foretoken'): sys.modules[name] = None\n"
 LENGTH = 12
 CHUNKS = {"chunks": {"overlap": 2}}
 VECTOR = {"kind": "vector", "weight": [1.5, 0.7, 0.9], "bias": [0.1, 0.2, -0.3]}
@@ -81,16 +79,6 @@ def words(count, seed=0):
 
 
 TEXTS = ["word3", words(19), words(121)]
-
-
-def said_by_the_readme(folder, texts, missing=("torch",)):
-    code = re.search(r"```python\n(.*?)```", (folder / "README.md").read_text(), re.DOTALL)[1]
-    for example in ('"one text", "and another one"', '("one text", "and its second one")'):
-        code = code.replace(example, ", ".join(map(repr, texts)))
-    command = [sys.executable, "-c", WITHOUT.format(names=missing) + code]
-    done = subprocess.run(command, cwd=folder, capture_output=True, text=True, check=False)
-    assert done.returncode == 0, done.stderr
-    return [eval(line) for line in done.stdout.splitlines()]
 
 
 def said_by_predict(cli, source, texts, folder):

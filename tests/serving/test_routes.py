@@ -19,8 +19,9 @@ from transformers import AutoModel, AutoModelForSequenceClassification, pipeline
 
 from foretoken import LoraConfig
 from foretoken.errors import AdapterError, ConfigError
-from foretoken.inference.guarantee import Limit
+from foretoken.inference.guarantee import Limit, confidences_of
 from foretoken.inference.predictor import load_for_inference, predict_rows
+from foretoken.metrics.risk import fit_abstention
 from foretoken.serving.http.metrics import MOST_LABELS, Metrics
 from foretoken.serving.http.server import start_engine
 from foretoken.serving.http.settings import ServerSettings
@@ -301,7 +302,9 @@ def test_a_request_may_ask_for_a_guarantee_of_its_adapter(guaranteed):
         asked = {"model": "spam", "input": texts}
         free = ok(client.post("/classify", json=asked))["data"]
         held = ok(client.post("/classify", json=asked | {"max_error": 0.1}))["data"]
-        fitted = guaranteed.get("spam").guarantee(Limit(0.1)).fitted
+        known = guaranteed.get("spam").evidence
+        sure = confidences_of(known.problem, known.outputs)
+        fitted = fit_abstention(sure, known.problem.decided(known.outputs) != known.labels, max_error=0.1)
         assert fitted.errors / fitted.answered < 0.1
         assert [row["abstained"] for row in held] == [max(row["probs"]) <= fitted.threshold for row in free]
         assert [row["label"] for row in held] == [

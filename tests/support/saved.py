@@ -1,6 +1,9 @@
 """Adapter folders as `foretoken train` leaves them, with random weights: nothing is trained."""
 
 import json
+import re
+import subprocess
+import sys
 
 from foretoken import replace_head
 
@@ -9,6 +12,7 @@ from support.table import adapted
 from support.tiny_run import make_tokenizer
 
 LABELS = ("ham", "spam", "news")
+WITHOUT_TORCH = "import sys\nfor name in ('torch', 'transformers', 'peft', 'foretoken'): sys.modules[name] = None\n"
 
 
 def save_adapter(
@@ -53,3 +57,14 @@ def tokenizer_of(family):
     if pad:
         tokenizer.pad_token = tokenizer.convert_ids_to_tokens(pad)
     return tokenizer
+
+
+def said_by_the_readme(folder, texts):
+    """Return what the Python code of an exported folder prints of texts, without torch and what comes with it."""
+    code = re.search(r"```python\n(.*?)```", (folder / "README.md").read_text(), re.DOTALL)[1]
+    for example in ('"one text", "and another one"', '("one text", "and its second one")'):
+        code = code.replace(example, ", ".join(map(repr, texts)))
+    command = [sys.executable, "-c", WITHOUT_TORCH + code]
+    done = subprocess.run(command, cwd=folder, capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stderr
+    return [eval(line) for line in done.stdout.splitlines()]

@@ -20,6 +20,7 @@ from foretoken.exporting.folder import (
     CONFIG,
     HEAD,
     TOKENIZER,
+    WORDS,
     answers_of,
     backend_of,
     config_of,
@@ -28,6 +29,7 @@ from foretoken.exporting.folder import (
     write_head,
     write_reading,
     write_tokenizer,
+    write_words,
 )
 from foretoken.exporting.graph import Graph, Inputs, adapter_tensors, make_graph, samples, traced, traced_shared
 from foretoken.exporting.onnx_file import (
@@ -41,7 +43,6 @@ from foretoken.exporting.onnx_file import (
     write_adapter,
     write_onnx,
 )
-from foretoken.exporting.words import WORDS, write_words
 from foretoken.files import JsonObject, PathLike, atomic_directory, make_folder, write_json
 from foretoken.inference.predictor import Predictor, load_for_inference
 from foretoken.outputs import check_name, check_new_folder, plain_name
@@ -223,7 +224,10 @@ def export_shared(sources: Sequence[Path], folder: Path, load: Callable[[Path], 
             write_words(predictor.words, folder / WORDS / name)
         answers[name], expected[name] = answers_of(predictor), expected_of(own_graph, others)
         check_head(own_graph, expected[name])
-    write_shared_graph(graph, example, folder / MODEL, input_names(first))
+    tensors = adapter_tensors(graph)  # the first adapter's are the defaults
+    inputs, program = [*input_names(first), *tensors], traced_shared(graph, example)
+    write_onnx(program, folder / MODEL, inputs=inputs, outputs=graph.output_names, defaults=tensors)
+    check_onnx(folder / MODEL)
     session = session_of(folder / MODEL)
     runs = {name: onnx_run(session, read_adapter(folder / ADAPTERS / f"{name}{SUFFIX}")) for name in names}
     most = max(check(run, others, expected[name]) for name, run in runs.items())
@@ -234,14 +238,6 @@ def export_shared(sources: Sequence[Path], folder: Path, load: Callable[[Path], 
     write_json(folder / CONFIG, common | {"adapters": answers})
     write_reading(folder, first, target="onnx", adapter=names[0])
     return most
-
-
-def write_shared_graph(graph: Graph, example: Inputs, path: Path, inputs: Sequence[str]) -> None:
-    """Write a graph that takes the tensors of an adapter as inputs, with its own as their defaults."""
-    tensors = adapter_tensors(graph)
-    program = traced_shared(graph, example)
-    write_onnx(program, path, inputs=[*inputs, *tensors], outputs=graph.output_names, defaults=tensors)
-    check_onnx(path)
 
 
 def adapter_names(sources: Sequence[Path]) -> list[str]:

@@ -10,17 +10,19 @@ import numpy as np
 from tokenizers import Tokenizer
 from transformers import PreTrainedTokenizerBase
 
-from foretoken.data.problems import Answer, Rows
+from foretoken.data.problems import Rows
 from foretoken.errors import AdapterError
 from foretoken.exporting import read
 from foretoken.exporting.graph import IDS, MASK, TYPES, Graph, head_arrays, reads_types
-from foretoken.files import JsonObject, write_text
+from foretoken.files import JsonObject, os_errors_as_save_error, write_json, write_text
 from foretoken.inference.predictor import Predictor
+from foretoken.training.baseline.tfidf import Tfidf
 from foretoken.training.problems.regression import Regression
 from foretoken.training.tokens.chunks import sentence_ends
 from foretoken.version import __version__
 
 CONFIG, README, TOKENIZER, READ, HEAD = "config.json", "README.md", "tokenizer.json", "read.py", "head.npz"
+WORDS = "words"
 FORMAT = 2
 
 
@@ -113,6 +115,14 @@ def write_head(graph: Graph, path: Path) -> None:
         path.write_bytes(buffer.getbuffer())
 
 
+def write_words(words: Tfidf, stem: Path) -> None:
+    """Write TF-IDF, which `read.py` adds to the logits, to two files: ``stem`` with .json and .npz."""
+    write_json(Path(f"{stem}.json"), {"terms": list(words.terms), "ngrams": words.options.ngrams})
+    weight, bias = words.slope * words.weight, words.slope * words.bias
+    with os_errors_as_save_error(file := Path(f"{stem}.npz")):
+        np.savez(file, idf=words.idf, weight=weight, bias=bias)
+
+
 def write_reading(folder: Path, predictor: Predictor, *, target: str, adapter: str | None = None) -> None:
     """Write ``read.py``, and a README with the Python code that runs the folder or one of its adapters."""
     write_text(folder / READ, Path(read.__file__).read_text(encoding="utf-8"))
@@ -121,11 +131,11 @@ def write_reading(folder: Path, predictor: Predictor, *, target: str, adapter: s
     code = "\n".join(_lines(predictor, "" if adapter is None else f"adapter={adapter!r}"))
     parts = [
         f"# {title}",
-        f"{_about(predictor, labels=adapter is None)}, exported by foretoken {__version__}.",
+        f"A model of {predictor.problem.name.replace('_', ' ')}, exported by foretoken {__version__}.",
         f"`pip install {package} tokenizers`, and in this folder:",
         f"```python\n{code}\n```",
         f"{_read_words(predictor)} `config.json` has what `read.py` goes by: lengths, labels and "
-        f"{_scaling_words(predictor)}.",
+        "what was fitted on validation or, for numbers, the mean and standard deviation in training.",
     ]
     write_text(folder / README, "\n\n".join(parts) + "\n")
 
@@ -150,19 +160,7 @@ def _lines(predictor: Predictor, arguments: str) -> list[str]:
     ]
 
 
-def _about(predictor: Predictor, *, labels: bool) -> str:
-    names = ", ".join(predictor.labels[:8]) + (", ..." if len(predictor.labels) > 8 else "")
-    problem = predictor.problem.name.replace("_", " ").capitalize()
-    return f"{problem} of {names}" if names and labels else problem
-
-
 def _read_words(predictor: Predictor) -> str:
     if not predictor.settings.is_cut:
         return f"Texts of any length are read whole, in chunks of at most {predictor.max_length} tokens."
     return f"What is beyond {longest_of(predictor)} tokens is cut off."
-
-
-def _scaling_words(predictor: Predictor) -> str:
-    if predictor.problem.facts.answer is Answer.NUMBER:
-        return "mean and standard deviation of the targets in training (the graph's logits have the units of the data)"
-    return "the recalibration of the probabilities and what is answered for them"

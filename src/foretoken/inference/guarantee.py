@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Literal, Protocol, TypeAlias
+from typing import Any, Literal, TypeAlias
 
 import numpy as np
 import pyarrow.parquet as pq
@@ -13,7 +13,7 @@ from pyarrow import ArrowException
 
 from foretoken.data.problems import Answer, names_of_problems
 from foretoken.errors import AdapterError, ConfigError
-from foretoken.metrics.risk import Abstention, fit_abstention, fit_intervals, fit_label_sets, fit_sets, in_set
+from foretoken.metrics.risk import fit_abstention, fit_intervals, fit_label_sets, fit_sets, in_set
 from foretoken.metrics.scaling import Scaling
 from foretoken.training.problems import Problem
 from foretoken.training.problems.base import Outputs
@@ -41,15 +41,17 @@ class Limit:
     answer: Kind | None = None
 
 
-class Guarantee(Protocol):
-    """A fitted guarantee."""
+@dataclass(frozen=True)
+class Guarantee:
+    """A fitted guarantee.
 
-    @property
-    def says(self) -> str:
-        """The guarantee in words."""
+    Attributes:
+        says: the guarantee in words.
+        additions: function of outputs that returns the fields which the guarantee adds to each answer.
+    """
 
-    def additions(self, outputs: Outputs) -> Additions:
-        """Return the fields that the guarantee adds to each answer."""
+    says: str
+    additions: Callable[[Outputs], Additions]
 
 
 @dataclass(frozen=True, eq=False)
@@ -95,63 +97,6 @@ def kind_of(problem: Problem, limit: Limit) -> str:
     return kind
 
 
-@dataclass(frozen=True)
-class Abstains:
-    """The guarantee of answers that abstain where their confidence is too low."""
-
-    problem: Problem
-    fitted: Abstention
-
-    @property
-    def says(self) -> str:
-        """The limit, its confidence, and the share of answered documents."""
-        it = self.fitted
-        return (
-            f"at most {it.max_error:.3g} of the answers are wrong, with confidence {it.confidence:.3g}; of "
-            f"{it.documents:,} labelled documents {it.answered:,} are answered, {it.errors:,} of them wrongly"
-        )
-
-    def additions(self, outputs: Outputs) -> Additions:
-        """Return ``abstained``, and ``label`` None for documents that are not answered."""
-        answered = self.fitted.answers(confidences_of(self.problem, outputs))
-        return [{"abstained": False} if is_answered else {"label": None, "abstained": True} for is_answered in answered]
-
-
-@dataclass(frozen=True)
-class Sets:
-    """The guarantee of sets: the classes or labels whose probability reaches a threshold."""
-
-    problem: Problem
-    threshold: float
-    says: str
-
-    def additions(self, outputs: Outputs) -> Additions:
-        """Return the sets, with the likeliest name first."""
-        scores = np.asarray(outputs)
-        may_be_empty = self.problem.facts.answer is Answer.LABELS
-        held = scores >= self.threshold if may_be_empty else in_set(scores, self.threshold)
-        return [{"set": self._names(row, kept)} for row, kept in zip(scores, held, strict=True)]
-
-    def _names(self, row: np.ndarray, kept: np.ndarray) -> list[str]:
-        return [self.problem.labels[number] for number in np.argsort(-row, kind="stable") if kept[number]]
-
-
-@dataclass(frozen=True)
-class Intervals:
-    """The guarantee of intervals around predicted numbers, one for each target."""
-
-    problem: Problem
-    widths: np.ndarray
-    says: str
-
-    def additions(self, outputs: Outputs) -> Additions:
-        """Return the lower and upper end of each interval, by target where there are several."""
-        values = np.asarray(outputs, dtype=np.float64).reshape(len(outputs), -1)
-        ends = np.stack([values - self.widths, values + self.widths], axis=-1).round(6).tolist()
-        names = self.problem.labels
-        return [{"interval": dict(zip(names, row, strict=True)) if names else row[0]} for row in ends]
-
-
 def confidences_of(problem: Problem, outputs: Outputs) -> np.ndarray:
     """Return the probabilities (n,) of the answered classes."""
     scores = np.asarray(outputs)
@@ -159,27 +104,58 @@ def confidences_of(problem: Problem, outputs: Outputs) -> np.ndarray:
 
 
 def _abstention(evidence: Evidence, limit: Limit) -> Guarantee:
+    """Return the guarantee of answers that abstain, with ``label`` None, where their confidence is too low."""
     problem, confidence = evidence.problem, CONFIDENCE if limit.confidence is None else limit.confidence
     wrong = problem.decided(evidence.outputs) != np.asarray(evidence.labels)
     sure = confidences_of(problem, evidence.outputs)
-    return Abstains(problem, fit_abstention(sure, wrong, max_error=limit.max_error, confidence=confidence))
+    fitted = fit_abstention(sure, wrong, max_error=limit.max_error, confidence=confidence)
+
+    def additions(outputs: Outputs) -> Additions:
+        answered = fitted.answers(confidences_of(problem, outputs))
+        return [{"abstained": False} if is_answered else {"label": None, "abstained": True} for is_answered in answered]
+
+    says = (
+        f"at most {fitted.max_error:.3g} of the answers are wrong, with confidence {fitted.confidence:.3g}; of "
+        f"{fitted.documents:,} labelled documents {fitted.answered:,} are answered, {fitted.errors:,} of them wrongly"
+    )
+    return Guarantee(says, additions)
 
 
 def _class_sets(evidence: Evidence, limit: Limit) -> Guarantee:
     right = np.take_along_axis(np.asarray(evidence.outputs), np.asarray(evidence.labels)[:, None], axis=1)[:, 0]
+    threshold = fit_sets(right, max_error=limit.max_error)
     says = f"at most {limit.max_error:.3g} of the sets lack the right class"
-    return Sets(evidence.problem, fit_sets(right, max_error=limit.max_error), says)
+    return _sets(evidence.problem, says, lambda scores: in_set(scores, threshold))
 
 
 def _label_sets(evidence: Evidence, limit: Limit) -> Guarantee:
     threshold = fit_label_sets(evidence.outputs, evidence.labels, max_error=limit.max_error)
-    return Sets(evidence.problem, threshold, f"sets miss at most {limit.max_error:.3g} of a document's labels")
+    says = f"sets miss at most {limit.max_error:.3g} of a document's labels"
+    return _sets(evidence.problem, says, lambda scores: scores >= threshold)  # may be empty
+
+
+def _sets(problem: Problem, says: str, held: Callable[[np.ndarray], np.ndarray]) -> Guarantee:
+    """Return the guarantee of sets of classes or labels, with the likeliest name first."""
+
+    def additions(outputs: Outputs) -> Additions:
+        scores = np.asarray(outputs)
+        rows = zip(np.argsort(-scores, axis=1, kind="stable"), held(scores), strict=True)
+        return [{"set": [problem.labels[number] for number in order if kept[number]]} for order, kept in rows]
+
+    return Guarantee(says, additions)
 
 
 def _intervals(evidence: Evidence, limit: Limit) -> Guarantee:
+    """Return the guarantee of intervals around predicted numbers, by target where there are several."""
     residuals = np.asarray(evidence.labels, dtype=np.float64) - np.asarray(evidence.outputs, dtype=np.float64)
-    says = f"at most {limit.max_error:.3g} of the intervals lack the right number"
-    return Intervals(evidence.problem, np.atleast_1d(fit_intervals(residuals, max_error=limit.max_error)), says)
+    widths, names = np.atleast_1d(fit_intervals(residuals, max_error=limit.max_error)), evidence.problem.labels
+
+    def additions(outputs: Outputs) -> Additions:
+        values = np.asarray(outputs, dtype=np.float64).reshape(len(outputs), -1)
+        ends = np.stack([values - widths, values + widths], axis=-1).round(6).tolist()
+        return [{"interval": dict(zip(names, row, strict=True)) if names else row[0]} for row in ends]
+
+    return Guarantee(f"at most {limit.max_error:.3g} of the intervals lack the right number", additions)
 
 
 _FITS: Mapping[Answer, Mapping[str, Any]] = {

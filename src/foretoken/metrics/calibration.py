@@ -16,17 +16,12 @@ CELLS, _HALVINGS = 1024, 12  # of the grid of smECE, and of the interval that it
 
 @dataclass(frozen=True)
 class ReliabilityBin:
-    """The predictions of one bin, by confidence; the means of an empty bin are None.
-
-    A bin of equal width holds the confidences in [lower, upper). One of equal mass goes from its smallest
-    confidence to its largest.
-    """
+    """The predictions of one bin, from its lower edge on: their number, mean confidence and accuracy."""
 
     lower: float
-    upper: float
     count: int
-    confidence: float | None
-    accuracy: float | None
+    confidence: float
+    accuracy: float
 
 
 def expected_calibration_error(
@@ -160,23 +155,25 @@ def smooth_errors(sums: NDArray[np.float64]) -> NDArray[np.float64]:
 
 
 def reliability_bins(probabilities: ArrayLike, labels: ArrayLike, n_bins: int = 15) -> list[ReliabilityBin]:
-    """Return the bins of equal width of :func:`expected_calibration_error`, from low to high confidence.
+    """Return the bins of equal width of :func:`expected_calibration_error` with predictions, by rising confidence.
 
-    There are ``n_bins``, empty ones included, and a last one, from 1 to 1, for confidences of exactly 1.
+    Confidences of exactly 1 have a bin of their own, beside the ``n_bins``.
 
     Raises as :func:`expected_calibration_error` does.
 
     >>> for row in reliability_bins([[0.75, 0.25], [0.25, 0.75], [0, 1]], [0, 0, 1], n_bins=2):
-    ...     print(row.lower, row.upper, row.count, row.confidence, row.accuracy)
-    0.0 0.5 0 None None
-    0.5 1.0 2 0.75 0.5
-    1.0 1.0 1 1.0 1.0
+    ...     print(row)
+    ReliabilityBin(lower=0.5, count=2, confidence=0.75, accuracy=0.5)
+    ReliabilityBin(lower=1.0, count=1, confidence=1.0, accuracy=1.0)
     """
     check_n_bins(n_bins)
     confidence, correct = top_class(*checked_predictions(probabilities, labels))
     index, edges = width_index(confidence, n_bins), np.linspace(0, 1, n_bins + 1)
-    borders = enumerate(zip(edges, [*edges[1:], 1.0], strict=True))
-    return [_bin(lower, upper, confidence[index == i], correct[index == i]) for i, (lower, upper) in borders]
+    members = [(float(edges[number]), index == number) for number in np.unique(index)]
+    return [
+        ReliabilityBin(lower, int(held.sum()), float(confidence[held].mean()), float(correct[held].mean()))
+        for lower, held in members
+    ]
 
 
 def _torchmetrics_error(probabilities: ArrayLike, labels: ArrayLike, n_bins: int, norm: Literal["l1", "max"]) -> float:
@@ -199,10 +196,3 @@ def width_index(confidence: NDArray[np.float64], n_bins: int) -> NDArray[np.int6
 
     edges = torch.linspace(0, 1, n_bins + 1, dtype=torch.float32)
     return (torch.bucketize(torch.from_numpy(confidence).float(), edges, right=True) - 1).numpy()
-
-
-def _bin(lower: float, upper: float, confidence: NDArray[np.float64], correct: NDArray[np.bool_]) -> ReliabilityBin:
-    if not len(confidence):
-        return ReliabilityBin(float(lower), float(upper), 0, None, None)
-    means = float(confidence.mean()), float(correct.mean())
-    return ReliabilityBin(float(lower), float(upper), len(confidence), *means)

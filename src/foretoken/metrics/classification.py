@@ -161,9 +161,9 @@ def _agreement(truth: Classes, predicted: Classes, num_classes: int) -> dict[str
 
     return {
         "accuracy": float(accuracy_score(truth, predicted)),
-        **_precision_recall_f1(truth, predicted, "micro"),
-        **_precision_recall_f1(truth, predicted, "macro"),
-        **(_precision_recall_f1(truth, predicted, "binary") if num_classes == 2 else {}),
+        **precision_recall_f1(truth, predicted, "micro"),
+        **precision_recall_f1(truth, predicted, "macro"),
+        **(precision_recall_f1(truth, predicted, "binary") if num_classes == 2 else {}),
         "matthews": _matthews(truth, predicted),
     }
 
@@ -183,10 +183,13 @@ def probability_metrics(scores: NDArray[np.float64], truth: Classes, n_bins: int
     }
 
 
-def _precision_recall_f1(truth: Classes, predicted: Classes, average: str) -> dict[str, float]:
+def precision_recall_f1(
+    truth: NDArray[np.int64], predicted: NDArray[np.int64], average: str, *, of_none: int = 0
+) -> dict[str, float]:
+    """Return scikit-learn's three ratios by name; ``of_none`` is the value of a ratio without cases."""
     from sklearn.metrics import precision_recall_fscore_support
 
-    values = precision_recall_fscore_support(truth, predicted, average=average, zero_division=0)[:3]
+    values = precision_recall_fscore_support(truth, predicted, average=average, zero_division=of_none)[:3]
     suffix = "" if average == "binary" else f"_{average}"
     names = (f"{name}{suffix}" for name in ("precision", "recall", "f1"))
     return {name: float(value) for name, value in zip(names, values, strict=True)}

@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Callable, Sequence
+from functools import cache
 from typing import Any
 
 from foretoken.errors import ConfigError, did_you_mean
 from foretoken.metrics.answers import answer_metrics
 from foretoken.metrics.checks import check_texts
-from foretoken.metrics.wordnet import wordnet
 
+log = logging.getLogger(__name__)
 Texts = Sequence[str]
 References = Sequence[Sequence[str]]
 
@@ -27,7 +29,7 @@ def generation_metrics(
     - ``rouge1``, ``rouge2``, ``rougeL``: F-measure by rouge-score with Porter's stemmer. A row counts with its
       best reference for that measure; then the mean over rows.
     - ``meteor``: by nltk, on its Treebank-style words, a row with its best reference; then the mean over rows.
-      Left out, with a line in the log, while :func:`~foretoken.metrics.wordnet.wordnet` finds no files.
+      Left out, with a line in the log, while :func:`wordnet` finds no files.
     - ``exact_match``, ``token_f1``: :func:`~foretoken.metrics.answers.answer_metrics`, with ``leave_one_out``.
 
     Raises :class:`~foretoken.errors.DataError` for unequal lengths and rows without a reference, and
@@ -47,6 +49,19 @@ def generation_metrics(
     if {"exact_match", "token_f1"} & set(names):
         values |= answer_metrics(predictions, references, leave_one_out=leave_one_out)
     return {name: values[name] for name in GENERATION_METRICS if name in names and name in values}
+
+
+@cache
+def wordnet() -> Any | None:
+    """Return nltk's reader of WordNet; None where the files are not installed, with one warning that says how to."""
+    from nltk.corpus import wordnet as reader
+
+    try:
+        reader.ensure_loaded()
+    except LookupError:
+        log.warning("meteor is left out: nltk has no WordNet here; get it with `python -m nltk.downloader wordnet`")
+        return None
+    return reader
 
 
 def _checked(which: Sequence[str]) -> Sequence[str]:

@@ -7,6 +7,7 @@ from numpy.typing import ArrayLike, NDArray
 
 from foretoken.errors import DataError
 from foretoken.metrics.calibration import mean_gap, smooth_error
+from foretoken.metrics.classification import precision_recall_f1
 from foretoken.metrics.scores import SMALLEST_PROBABILITY
 
 Array = NDArray[np.float64]
@@ -69,17 +70,12 @@ def sigmoid(logits: Array) -> Array:
 
 
 def _agreement(right: NDArray[np.int64], answered: NDArray[np.int64]) -> dict[str, float]:
-    from sklearn.metrics import precision_recall_fscore_support
-
-    metrics = {"subset_accuracy": float((right == answered).all(axis=1).mean())}
-    for average in ("micro", "macro", "samples"):
-        empty = 1 if average == "samples" else 0
-        values = precision_recall_fscore_support(right, answered, average=average, zero_division=empty)
-        metrics |= {f"{name}_{average}": float(value) for name, value in zip(_RATIOS, values[:3], strict=True)}
-    return metrics
-
-
-_RATIOS = ("precision", "recall", "f1")
+    return {
+        "subset_accuracy": float((right == answered).all(axis=1).mean()),
+        **precision_recall_f1(right, answered, "micro"),
+        **precision_recall_f1(right, answered, "macro"),
+        **precision_recall_f1(right, answered, "samples", of_none=1),
+    }
 
 
 def _mean_average_precision(scores: Array, right: NDArray[np.int64]) -> float:

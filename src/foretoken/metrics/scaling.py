@@ -64,6 +64,8 @@ class Scaling:
 
         Raises :class:`~foretoken.errors.DataError` for unusable probabilities and another number of classes.
         """
+        from scipy.special import log_softmax
+
         is_softmax = self.link == "softmax"
         scores = checked_probabilities(probabilities) if is_softmax else np.asarray(probabilities, dtype=float)
         if self.kind == "vector" and scores.shape[1] != len(self.weight):
@@ -73,7 +75,7 @@ class Scaling:
             )
         weight, bias = np.array(self.weight), np.array(self.bias)
         if is_softmax:
-            return np.exp(_log_softmax(_logits(scores) * weight + bias))
+            return np.exp(log_softmax(_logits(scores) * weight + bias, axis=1))
         return sigmoid(label_logits(scores) * weight + bias)
 
     def to_dict(self) -> dict[str, Any]:
@@ -174,11 +176,13 @@ def fit_label_scaling(kind: Kind, probabilities: ArrayLike, truth: ArrayLike) ->
 
 
 def _fit_softmax(probabilities: ArrayLike, labels: ArrayLike, *, shared: bool) -> tuple[Array, Array]:
+    from scipy.special import log_softmax
+
     scores, truth = checked_predictions(probabilities, labels)
     one_hot = np.eye(scores.shape[1])[truth]
 
     def loss_of(scaled: Array) -> tuple[float, Array]:
-        log_scaled = _log_softmax(scaled)
+        log_scaled = log_softmax(scaled, axis=1)
         return -log_scaled[one_hot == 1].sum(), np.exp(log_scaled) - one_hot
 
     return _fit(_logits(scores), loss_of, shared=shared, lowest=1 / _HIGHEST_TEMPERATURE if shared else None)
@@ -220,8 +224,3 @@ def _floats(values: Iterable[Any]) -> tuple[float, ...]:
 
 def _logits(scores: Array) -> Array:
     return np.log(scores.clip(SMALLEST_PROBABILITY))
-
-
-def _log_softmax(logits: Array) -> Array:
-    shifted = logits - logits.max(axis=1, keepdims=True)
-    return shifted - np.log(np.exp(shifted).sum(axis=1, keepdims=True))

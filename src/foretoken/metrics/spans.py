@@ -63,19 +63,6 @@ def tag_metrics(true: Sequence[Sequence[str]], predicted: Sequence[Sequence[str]
     return {"precision": accuracy, "recall": accuracy, "f1": accuracy, "f1_macro": macro, "accuracy": accuracy}
 
 
-def to_iob2(tags: Sequence[str]) -> list[str]:
-    """Return the tags of one sentence, IOB1 or IOB2, as IOB2, in which every entity begins with ``B-``.
-
-    Raises :class:`~foretoken.errors.DataError` for other tags.
-
-    >>> to_iob2(["I-PER", "I-PER", "B-PER", "O", "I-LOC"])
-    ['B-PER', 'I-PER', 'B-PER', 'O', 'B-LOC']
-    """
-    _check_tags(tags, "the sentence")
-    before = ["O", *tags]
-    return [f"B-{tag[2:]}" if tag.startswith("I-") and before[i][2:] != tag[2:] else tag for i, tag in enumerate(tags)]
-
-
 def _scores(true: list[list[str]], predicted: list[list[str]], average: str | None) -> tuple[Any, Any, Any, Any]:
     from seqeval.metrics.sequence_labeling import precision_recall_fscore_support
 

@@ -3,16 +3,15 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from statistics import fmean
 
-from foretoken.report.runs.compare import SIGNIFICANT, Comparison
+from foretoken.report.runs.compare import SIGNIFICANT, Comparison, Tested
 from foretoken.report.runs.groups import TEST, VALIDATION, Results, RunGroup, best_by_validation, by
 from foretoken.report.scores import counted, greater_is_better, is_share, printed
 from foretoken.report.tables.matrices import seeds_of
 
 REFERENCES = ("lora", "head-only")  # with which the best method is compared, besides the second best
-Test = Callable[[Comparison], tuple[float, float | None]]  # gain of the first, and the p-value
 _TEST = (
     f"Separated: p < {SIGNIFICANT:g}, two-sided, corrected for all comparisons of the task (Holm). Over documents, a "
     "paired bootstrap asks whether other documents would show the difference; over seeds, Welch's t-test asks it of "
@@ -25,7 +24,7 @@ def summary_lines(results: Results, comparisons: Sequence[Comparison]) -> list[s
     lines, several = [_scope(results)], len({group.model for group in results.chosen}) > 1
     for (task, model), alike in by(results.chosen, lambda group: (group.task, group.model)).items():
         lines.append(f"{task}{f', {model}' if several else ''}: {answer(alike, comparisons)}")
-    tested = any(item.over_seeds or item.bootstrap for item in comparisons)
+    tested = any(item.seeds.test or item.documents.test for item in comparisons)
     return [*lines, _TEST] if tested else lines
 
 
@@ -117,19 +116,20 @@ def _tested(best: RunGroup, compared: Sequence[RunGroup], comparisons: Sequence[
         return ["validation scores are not tested"]
     pairs = {frozenset((id(item.one), id(item.other))): item for item in comparisons}
     items = [pairs[frozenset((id(best), id(group)))] for group in compared]
-    documents = _said("the paired test over documents", best, compared, items, _over_documents)
-    seeds = _said("the test over seeds", best, compared, items, _over_seeds)
+    sign = 1 if greater_is_better(best.metric) else -1  # a measure of a document is greater if it is better
+    by_document = [_verdict(best, item, item.documents) for item in items]
+    by_seed = [_verdict(best, item, item.seeds, sign) for item in items]
+    documents = _said("the paired test over documents", best, compared, by_document)
+    seeds = _said("the test over seeds", best, compared, by_seed)
     if not documents and not seeds:
-        return [f"whether that is more than chance is not known: {items[0].no_t_test or items[0].no_bootstrap}"]
-    return [*documents, *(seeds or [items[0].no_t_test])]
+        return [f"whether that is more than chance is not known: {items[0].seeds.reason or items[0].documents.reason}"]
+    return [*documents, *(seeds or [items[0].seeds.reason])]
 
 
-def _said(
-    name: str, best: RunGroup, compared: Sequence[RunGroup], items: Sequence[Comparison], test: Test
-) -> list[str]:
+def _said(name: str, best: RunGroup, compared: Sequence[RunGroup], verdicts: Sequence[int | None]) -> list[str]:
     """Return the phrase on one test of the best against other groups; empty if the test was not made."""
-    verdicts = by(zip(compared, items, strict=True), lambda pair: _verdict(best, pair[1], test))
-    behind, unclear, ahead = ([group for group, _ in verdicts.get(side, [])] for side in (1, 0, -1))
+    by_verdict = by(zip(compared, verdicts, strict=True), lambda pair: pair[1])
+    behind, unclear, ahead = ([group for group, _ in by_verdict.get(side, [])] for side in (1, 0, -1))
     parts = [f"separates {best.label} from {_listed(behind)}"] if behind else []
     if unclear:
         parts.append(f"{'not' if behind else f'does not separate {best.label}'} from {_listed(unclear, 'or')}")
@@ -138,21 +138,12 @@ def _said(
     return [f"{name} {', '.join(parts)}"] if parts else []
 
 
-def _verdict(best: RunGroup, item: Comparison, test: Test) -> int | None:
+def _verdict(best: RunGroup, item: Comparison, tested: Tested, sign: int = 1) -> int | None:
     """Return 1 if the best is significantly better, -1 if it is worse, else 0; None if the two were not tested."""
-    gain, p_value = test(item)
-    if p_value is None:
+    if tested.corrected is None:
         return None
-    return 0 if p_value >= SIGNIFICANT else 1 if (gain > 0) is (item.one is best) else -1
-
-
-def _over_documents(item: Comparison) -> tuple[float, float | None]:
-    return (item.bootstrap.difference if item.bootstrap else 0.0), item.holm_bootstrap
-
-
-def _over_seeds(item: Comparison) -> tuple[float, float | None]:
-    sign = 1 if greater_is_better(item.one.metric) else -1
-    return sign * (item.difference or 0.0), item.holm_over_seeds
+    is_first_better = sign * (tested.difference or 0.0) > 0
+    return 0 if tested.corrected >= SIGNIFICANT else 1 if is_first_better is (item.one is best) else -1
 
 
 def _chosen(level: Sequence[RunGroup], others: Sequence[RunGroup], groups: Sequence[RunGroup], split: str) -> list[str]:

@@ -5,12 +5,12 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, NamedTuple
+from typing import Any
 
 import yaml
 
 from foretoken.report.answers import summary_lines
-from foretoken.report.drawing import Drawn
+from foretoken.report.figures import Drawn
 from foretoken.report.render.table import ReportTable
 from foretoken.report.runs.compare import SAMPLES, Comparison
 from foretoken.report.runs.folds import is_whole
@@ -49,7 +49,7 @@ class Section:
     tables: Sequence[ReportTable] = ()
     lines: Sequence[str] = ()
     figures: Sequence[Drawn] = ()
-    recipes: Sequence[RecipeText] = ()
+    recipes: Sequence[tuple[str, str]] = ()  # title and YAML
 
 
 @dataclass(frozen=True)
@@ -128,13 +128,6 @@ def _there(*tables: ReportTable | None) -> list[ReportTable]:
     return [table for table in tables if table is not None]
 
 
-class RecipeText(NamedTuple):
-    """A recipe as YAML, and its title."""
-
-    title: str
-    text: str
-
-
 def made_lines(results: Results) -> list[str]:
     """Return the protocols of the recipes, the versions and the hardware."""
     lines = []
@@ -148,10 +141,10 @@ def made_lines(results: Results) -> list[str]:
     return lines
 
 
-def recipe_texts(results: Results) -> list[RecipeText]:
-    """Return the recipe of every row of the tables, without null values."""
+def recipe_texts(results: Results) -> list[tuple[str, str]]:
+    """Return title and YAML of the recipe of every row of the tables, without null values."""
     recipes = [(_title(group), _without_null(settings(group.first.recipe))) for group in results.chosen]
-    return [RecipeText(title, yaml.safe_dump(recipe, sort_keys=False, allow_unicode=True)) for title, recipe in recipes]
+    return [(title, yaml.safe_dump(recipe, sort_keys=False, allow_unicode=True)) for title, recipe in recipes]
 
 
 def _listed(values: Mapping[str, Any]) -> str:

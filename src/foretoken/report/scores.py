@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 
-from foretoken.metrics.table import AS_ACCURACY, CALIBRATION, ERROR, METRICS, SCORE, with_class
+from foretoken.metrics.table import CALIBRATION, METRICS, metrics_of, with_class
 
 PART = "/"  # between the part of a test split and the metric: `mismatched/accuracy`
 ABSENT = "-"
@@ -20,28 +20,23 @@ def greater_is_better(metric: str) -> bool:
     return known.greater_is_better if known else True
 
 
-def group_of(metric: str) -> str:
-    """Return the group of a metric in the table of metrics; an unknown metric counts as a score."""
-    known = METRICS.get(_bare(metric))
-    return known.group if known else SCORE
-
-
-def is_in(metric: str, group: str) -> bool:
-    """Tell whether a metric is of a group in the table of metrics; metrics that may repeat accuracy are scores.
-
-    >>> is_in("f1_micro", SCORE), is_in("ece", SCORE)
-    (True, False)
-    """
-    return group_of(metric) in ((SCORE, AS_ACCURACY) if group == SCORE else (group,))
-
-
 def is_share(metric: str) -> bool:
-    """Tell whether a metric is printed in percent.
+    """Tell whether a metric is printed in percent; an unknown one counts as a score, which is.
 
     >>> is_share("accuracy"), is_share("ece")
     (True, False)
     """
-    return group_of(metric) not in (CALIBRATION, ERROR)
+    known = METRICS.get(_bare(metric))
+    return known.is_share if known else True
+
+
+def is_calibration(metric: str) -> bool:
+    """Tell whether a metric is of the probabilities.
+
+    >>> is_calibration("accuracy"), is_calibration("ece")
+    (False, True)
+    """
+    return _bare(metric) in metrics_of(CALIBRATION)
 
 
 def heading(metric: str, positive: str = "") -> str:

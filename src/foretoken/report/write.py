@@ -11,7 +11,7 @@ from foretoken.errors import DataError, SaveError, cut
 from foretoken.files import atomic_directory, check_writable
 from foretoken.outputs import SWEEP_RECORD
 from foretoken.report.content import Report, Section, compose, tables_for_latex
-from foretoken.report.drawing import Drawn, draw_all
+from foretoken.report.figures import Drawn, draw_all
 from foretoken.report.render.latex import document
 from foretoken.report.runs.compare import compare
 from foretoken.report.runs.groups import MEAN, MEDIAN, Results, collect
@@ -25,7 +25,6 @@ log = logging.getLogger(__name__)
 PAGE, FIGURES = "index.html", "figures"
 _NAMED, _LONGEST = 3, 120  # most damaged runs in a message, and characters of each
 _TEXTS = (PAGE, "results.csv", "results.tex")
-_OF_BEFORE = ("groups.csv", "results.md")  # files in reports of earlier versions
 GENERATOR = "foretoken report"  # marks a folder as a report
 TITLE = "Report of runs"
 
@@ -112,7 +111,7 @@ def _refuse_other_content(target: Path) -> None:
     if not target.is_dir():
         raise SaveError(f"{target} is a file; a report is a folder: choose another --output")
     names = {entry.name for entry in target.iterdir()}
-    foreign = sorted(names - {*_TEXTS, *_OF_BEFORE, FIGURES})
+    foreign = sorted(names - {*_TEXTS, FIGURES})
     if foreign or (names and not _is_report(target)):
         held = f"holds {foreign[0]}" if foreign else "is no report"
         raise SaveError(f"{target} exists and {held}; a report replaces its whole folder: choose another --output")

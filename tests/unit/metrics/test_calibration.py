@@ -1,10 +1,7 @@
 """Calibration errors and proper scores against plain loops over their definitions, torchmetrics and scikit-learn."""
 
 import math
-import sys
-import warnings
 from functools import partial
-from types import SimpleNamespace
 
 import numpy as np
 import pytest
@@ -15,17 +12,17 @@ from sklearn.metrics import brier_score_loss, log_loss
 from torchmetrics.functional.classification import binary_calibration_error
 
 from foretoken.errors import ConfigError, DataError
-from foretoken.metrics import (
-    brier_score,
+from foretoken.metrics.calibration import (
+    ReliabilityBin,
     classwise_calibration_error,
     expected_calibration_error,
     maximum_calibration_error,
-    negative_log_likelihood,
     reliability_bins,
     smooth_calibration_error,
+    smooth_error,
     upper_edge_calibration_error,
 )
-from foretoken.metrics.calibration import smooth_error
+from foretoken.metrics.scores import brier_score, negative_log_likelihood
 
 equal_mass_error = partial(expected_calibration_error, strategy="mass")
 
@@ -74,7 +71,7 @@ def mean_gap(bins):
 
 def from_bins(rows):
     total = sum(row.count for row in rows)
-    return sum(row.count / total * abs(row.accuracy - row.confidence) for row in rows if row.count)
+    return sum(row.count / total * abs(row.accuracy - row.confidence) for row in rows)
 
 
 def check_all(scores, labels, n_bins):
@@ -123,22 +120,11 @@ def test_the_classwise_error_is_torchmetrics_of_each_class():
     assert classwise_calibration_error(scores, labels) == pytest.approx(np.mean(errors), abs=1e-6)
 
 
-def test_worked_by_hand():
-    # [0.5, 0.75): 0.6 right, 0.7 wrong: |0.5 - 0.65| = 0.15
-    # [0.75, 1): 0.9 right, 0.8 right: |1 - 0.85| = 0.15
-    scores = two_classes([0.6, 0.7, 0.9, 0.8])
-    assert expected_calibration_error(scores, [0, 1, 0, 0], n_bins=4) == pytest.approx(0.15, abs=1e-6)
-    # two bins of two: 0.5, 0.6 (one right): |0.5 - 0.55|; 0.8, 0.9 (both right): |1 - 0.85|
-    error = equal_mass_error(two_classes([0.9, 0.5, 0.8, 0.6]), [0, 0, 0, 1], 2)
-    assert error == pytest.approx((0.05 + 0.15) / 2)
-
-
 def test_an_edge_belongs_to_the_bin_above_it_and_1_has_one_of_its_own():
     rows = reliability_bins(two_classes([0.5, 0.75]), [0, 0], n_bins=4)
-    assert [row.count for row in rows] == [0, 0, 1, 1, 0]
+    assert [(row.lower, row.count) for row in rows] == [(0.5, 1), (0.75, 1)]
     rows = reliability_bins(two_classes([1.0, 0.875]), [1, 0], n_bins=2)
-    assert [row.count for row in rows] == [0, 1, 1]
-    assert (rows[2].lower, rows[2].upper, rows[2].confidence, rows[2].accuracy) == (1.0, 1.0, 1.0, 0.0)
+    assert rows == [ReliabilityBin(0.5, 1, 0.875, 1.0), ReliabilityBin(1.0, 1, 1.0, 0.0)]
 
 
 def test_rounding_above_1_is_no_logit():
@@ -228,22 +214,6 @@ def test_the_smooth_error_is_the_bandwidth_that_it_has_itself(seed, rows, sharp)
     confidence, right = doubts(seed, rows=rows, sharp=sharp)
     found = smooth_error(confidence, right - confidence)
     assert smooth_at(confidence, right, found) == pytest.approx(found, abs=2e-3)
-
-
-@pytest.mark.parametrize("sharp", [0.5, 1.0, 2.5])
-def test_the_smooth_error_is_that_of_the_papers_package(monkeypatch, sharp):
-    monkeypatch.setitem(sys.modules, "deprecation", SimpleNamespace(deprecated=lambda **_: lambda function: function))
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore")
-        relplot = pytest.importorskip("relplot")
-    for seed, rows in enumerate((20, 300, 2000)):
-        confidence, right = doubts(seed, rows=rows, sharp=sharp)
-        theirs = relplot.smECE(confidence, right)
-        assert smooth_error(confidence, right - confidence) == pytest.approx(theirs, abs=2e-3)
-        scores = np.stack([confidence, 1 - confidence], axis=1)
-        sure = np.where(confidence < 0.5, 1 - right, right)
-        ours = smooth_calibration_error(scores, 1 - right.astype(int))
-        assert ours == pytest.approx(relplot.smECE(scores.max(axis=1), sure), abs=2e-3)
 
 
 def test_the_smooth_error_of_certainty():

@@ -8,9 +8,9 @@ import torch
 from seqeval.metrics import classification_report as seqeval_report
 from sklearn.metrics import confusion_matrix, precision_recall_fscore_support
 
-from foretoken import metrics
 from foretoken.errors import DataError
-from foretoken.metrics import classification_metrics, metric_names
+from foretoken.metrics import aurc, calibration, classification_metrics, metric_names
+from foretoken.metrics import scores as proper
 from foretoken.metrics.classification import ClassScores, best_and_worst, class_scores, confusion
 
 
@@ -120,14 +120,14 @@ def test_calibration_is_that_of_the_functions(n_bins):
     generator = np.random.default_rng(0)
     scores, labels = generator.dirichlet(np.ones(4), size=200), generator.integers(4, size=200)
     got = classification_metrics(scores, labels, n_bins=n_bins)
-    assert got["ece"] == metrics.expected_calibration_error(scores, labels, n_bins)
-    assert got["ece_mass"] == metrics.expected_calibration_error(scores, labels, n_bins, strategy="mass")
-    assert got["ece_upper_edge"] == metrics.upper_edge_calibration_error(scores, labels, 10)
-    assert got["mce"] == metrics.maximum_calibration_error(scores, labels, n_bins)
-    assert got["ece_classwise"] == metrics.classwise_calibration_error(scores, labels, n_bins)
-    assert got["brier"] == metrics.brier_score(scores, labels)
-    assert got["nll"] == metrics.negative_log_likelihood(scores, labels)
-    assert got["aurc"] == metrics.aurc(scores, labels)
+    assert got["ece"] == calibration.expected_calibration_error(scores, labels, n_bins)
+    assert got["ece_mass"] == calibration.expected_calibration_error(scores, labels, n_bins, strategy="mass")
+    assert got["ece_upper_edge"] == calibration.upper_edge_calibration_error(scores, labels, 10)
+    assert got["mce"] == calibration.maximum_calibration_error(scores, labels, n_bins)
+    assert got["ece_classwise"] == calibration.classwise_calibration_error(scores, labels, n_bins)
+    assert got["brier"] == proper.brier_score(scores, labels)
+    assert got["nll"] == proper.negative_log_likelihood(scores, labels)
+    assert got["aurc"] == aurc(scores, labels)
 
 
 def test_the_roc_area_counts_pairs_in_order():

@@ -3,7 +3,7 @@
 import pytest
 
 from foretoken.errors import ConfigError
-from foretoken.metrics import check_metric, metric_names
+from foretoken.metrics.table import check_metric, metric_names
 
 
 def test_unusable_questions():

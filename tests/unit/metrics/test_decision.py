@@ -38,12 +38,6 @@ def test_weights_of_many_classes_raise_the_mean_f1(seed):
     assert f1_score(truth, decided, average="macro", zero_division=0) > before + 0.01
 
 
-def test_equal_weights_answer_as_argmax_does():
-    probabilities = np.random.default_rng(0).dirichlet(np.ones(4), 50)
-    decided = Decision(weights=(1.0,) * 4).apply(probabilities)
-    assert decided.tolist() == probabilities.argmax(axis=1).tolist()
-
-
 @pytest.mark.parametrize("seed", range(3))
 def test_costs_are_those_of_the_least_expected_cost(seed):
     probabilities = np.random.default_rng(seed).dirichlet(np.ones(3), 100)
@@ -75,9 +69,8 @@ def test_one_threshold_is_the_best_of_all(seed):
         assert f1_score(truth, fitted, average=average, zero_division=0) >= max(scores) - 0.01  # at 256 quantiles
 
 
-@pytest.mark.parametrize("seed", range(1))
-def test_thresholds_of_labels_are_the_best_of_each_for_macro_f1(seed):
-    probabilities, truth = label_sets(seed)
+def test_thresholds_of_labels_are_the_best_of_each_for_macro_f1():
+    probabilities, truth = label_sets(0, 120)
     decision = fit_thresholds(probabilities, truth, average="macro")
     shared = fit_thresholds(probabilities, truth, average="macro", per_label=False).thresholds[0]
     for label, held in enumerate(truth.T):

@@ -40,12 +40,6 @@ def test_equals_plain_sums(seed):
     assert all(type(value) is float for value in got.values())
 
 
-def test_a_monotone_curve_ranks_perfectly_and_lies_on_no_line():
-    got = regression_metrics([1, 8, 27, 64], [1, 2, 3, 4])
-    assert got["spearman"] == pytest.approx(1)
-    assert got["pearson"] < 0.97
-
-
 @pytest.mark.parametrize(("guesses", "values"), [([2.0, 2.0, 2.0], [1, 2, 3]), ([1, 2, 3], [5, 5, 5]), ([1.0], [3.0])])
 def test_constant_numbers_have_no_correlation_but_an_error(guesses, values):
     got = regression_metrics(guesses, values)

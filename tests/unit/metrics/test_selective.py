@@ -48,21 +48,6 @@ def test_without_ties_on_many_rows():
     assert coverage_risk(scores, labels)[1][-1] == pytest.approx(np.mean(scores.argmax(1) != labels))
 
 
-def test_the_order_of_rows_does_not_matter():
-    scores, labels = two_classes([9, 7, 7, 7, 5]), [0, 1, 0, 0, 1]
-    flipped = coverage_risk(scores[::-1], labels[::-1])
-    np.testing.assert_allclose(coverage_risk(scores, labels), flipped)
-
-
-def test_a_constant_confidence_says_nothing():
-    _, risk = coverage_risk([[0.5, 0.5]] * 4, [0, 1, 0, 0])
-    np.testing.assert_allclose(risk, [0.25] * 4)
-
-
-def test_all_right_and_all_wrong():
-    assert (aurc([[1, 0]] * 3, [0] * 3), aurc([[1, 0]] * 3, [1] * 3)) == (0, 1)
-
-
 @pytest.mark.parametrize("function", [coverage_risk, aurc])
 def test_unusable_predictions(function):
     with pytest.raises(DataError, match="no predictions"):

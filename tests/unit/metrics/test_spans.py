@@ -5,8 +5,9 @@ import random
 import pytest
 from sklearn.metrics import classification_report
 
+from foretoken.data.readers.tagging.schemes import to_iob2
 from foretoken.errors import DataError
-from foretoken.metrics.spans import span_metrics, tag_metrics, to_iob2
+from foretoken.metrics.spans import span_metrics, tag_metrics
 
 KINDS = ("PER", "LOC", "ORG")
 
@@ -81,22 +82,6 @@ def test_both_taggings_hold_the_same_entities(seed):
     assert span_metrics([tags], [converted])["f1"] == 1.0
 
 
-def test_iob1_worked_by_hand():
-    # U.N. official | Ekeus heads for Baghdad: neighbours of one type are parted by B- alone in IOB1
-    assert to_iob2(["I-ORG", "O", "I-PER", "B-PER", "I-PER", "I-LOC"]) == [
-        *("B-ORG", "O", "B-PER", "B-PER", "I-PER", "B-LOC")
-    ]
-
-
-def test_an_entity_cut_short_is_wrong_though_most_words_are_right():
-    got = span_metrics([["B-PER", "I-PER", "I-PER", "O"]], [["B-PER", "I-PER", "O", "O"]])
-    assert (got["f1"], got["accuracy"]) == (0.0, 0.75)
-
-
-def test_an_entity_does_not_go_on_in_the_next_sentence():
-    assert span_metrics([["B-PER"], ["I-PER"]], [["B-PER"], ["O"]])["recall"] == 0.5
-
-
 @pytest.mark.parametrize(
     ("true", "predicted"), [(["O"], ["O"]), (["O"], ["B-PER"]), (["B-PER"], ["O"]), (["B-PER"], ["B-LOC"])]
 )
@@ -136,8 +121,3 @@ def test_metrics_of_tags_that_mark_no_entities_are_those_of_scikit_learn():
     assert [got[name] for name in ("accuracy", "f1", "precision", "recall")] == pytest.approx([report["accuracy"]] * 4)
     with pytest.raises(DataError, match="no words to score"):
         tag_metrics([], [])
-
-
-def test_the_conversion_refuses_other_tags():
-    with pytest.raises(DataError, match="the tag 'S-PER'"):
-        to_iob2(["S-PER"])

@@ -148,14 +148,6 @@ def test_the_expected_best_equals_that_of_all_tuples(greater_is_better, scores):
         assert std[k - 1] == pytest.approx(statistics.pstdev(values), abs=1e-9)
 
 
-def test_one_trial_is_expected_to_be_average_and_many_near_the_best():
-    scores = np.random.default_rng(0).random(200)
-    mean, std = expected_validation_performance(scores)
-    assert (mean[0], std[0]) == pytest.approx((scores.mean(), scores.std()))
-    assert (np.diff(mean) > 0).all()
-    assert scores.max() - 0.02 < mean[-1] < scores.max()
-
-
 def step_down(p_values, alpha):
     """Return which are significant: from the smallest on, until the first that is not."""
     significant = [False] * len(p_values)

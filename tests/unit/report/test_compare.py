@@ -17,8 +17,8 @@ def test_welch_over_seeds_is_that_of_its_definition(tmp_path):
     make_seeds(tmp_path, "bitfit", POOR, validation=0.8)
     (found,) = compare(results(tmp_path))
     assert (found.one.label, found.other.label) == ("lora", "bitfit")
-    assert found.difference == pytest.approx(0.13)
-    assert found.over_seeds.p_value == pytest.approx(stats.ttest_ind(GOOD, POOR, equal_var=False).pvalue)
+    assert found.seeds.difference == pytest.approx(0.13)
+    assert found.seeds.test.p_value == pytest.approx(stats.ttest_ind(GOOD, POOR, equal_var=False).pvalue)
 
 
 def test_the_first_is_the_better_by_validation_whatever_the_test_and_the_metric_say(tmp_path):
@@ -28,28 +28,28 @@ def test_the_first_is_the_better_by_validation_whatever_the_test_and_the_metric_
             make_run(folder, method, seed=seed, metric="mse", validation={"mse": validation}, test={"mse": error})
     (found,) = compare(results(tmp_path))
     assert found.one.label == "lora"
-    assert found.difference > 0
+    assert found.seeds.difference > 0
 
 
 def test_one_seed_and_equal_seeds_say_that_no_test_is_possible(tmp_path):
     make_seeds(tmp_path / "x", "lora", [0.8])
     make_seeds(tmp_path / "x", "bitfit", POOR)
     (found,) = compare(results(tmp_path / "x"))
-    assert found.over_seeds is None
-    assert "no test possible with one seed (" in found.no_t_test
+    assert found.seeds.test is None
+    assert "no test possible with one seed (" in found.seeds.reason
     make_seeds(tmp_path / "y", "lora", [0.8, 0.8])
     make_seeds(tmp_path / "y", "bitfit", [0.7, 0.7])
     (found,) = compare(results(tmp_path / "y"))
-    assert "variance" in found.no_t_test
+    assert "variance" in found.seeds.reason
 
 
 def test_validation_scores_are_not_compared(tmp_path):
     make_seeds(tmp_path, "lora", [None, None], correct=[True, False])
     make_seeds(tmp_path, "bitfit", POOR, correct=[True, False])
     (found,) = compare(results(tmp_path))
-    assert found.difference is None
-    assert found.no_t_test == "no test scores of lora"
-    assert found.no_bootstrap == "the test split was not looked at with lora"
+    assert found.seeds.difference is None
+    assert found.seeds.reason == "no test scores of lora"
+    assert found.documents.reason == "the test split was not looked at with lora"
 
 
 def test_p_values_are_corrected_within_a_task(tmp_path):
@@ -57,8 +57,8 @@ def test_p_values_are_corrected_within_a_task(tmp_path):
         make_seeds(tmp_path, method, [score + shift for score in GOOD], validation=0.5 + shift)
     found = compare(results(tmp_path))
     assert len(found) == 3
-    raw = sorted(item.over_seeds.p_value for item in found)
-    corrected = sorted(item.holm_over_seeds for item in found)
+    raw = sorted(item.seeds.test.p_value for item in found)
+    corrected = sorted(item.seeds.corrected for item in found)
     assert corrected[0] == pytest.approx(min(1, 3 * raw[0]))
     assert corrected[1] == pytest.approx(min(1, max(3 * raw[0], 2 * raw[1])))
 
@@ -75,8 +75,8 @@ def test_other_documents_are_no_pairs(tmp_path):
     write_predictions(make_run(tmp_path / "a", "lora"), [True, False], ids=["1", "2"])
     write_predictions(make_run(tmp_path / "b", "bitfit"), [True, False], ids=["2", "3"])
     (found,) = compare(results(tmp_path))
-    assert found.bootstrap is None
-    assert found.no_bootstrap == "the test documents differ (2 and 2, 1 in both)"
+    assert found.documents.test is None
+    assert found.documents.reason == "the test documents differ (2 and 2, 1 in both)"
 
 
 @pytest.mark.parametrize(
@@ -115,5 +115,5 @@ def test_predictions_of_another_run_are_said_and_not_compared(tmp_path):
     write_predictions(make_run(tmp_path / "elsewhere" / "x"), right[:20] & False)
     (tmp_path / "elsewhere" / "x" / "predictions.parquet").replace(folders[0] / "predictions.parquet")
     (found,) = compare(results(*folders))
-    assert found.bootstrap is None
-    assert found.no_bootstrap.startswith("lora: its predictions are of another run: their accuracy is 0.0000")
+    assert found.documents.test is None
+    assert found.documents.reason.startswith("lora: its predictions are of another run: their accuracy is 0.0000")

@@ -13,8 +13,8 @@ from matplotlib.collections import PathCollection
 from matplotlib.colors import to_rgb
 from scipy import stats
 
-from foretoken.report.figures import FIGURES, to_svg
-from foretoken.report.figures.style import COLOURS, INK
+from foretoken.report.figures import FIGURES
+from foretoken.report.figures.style import COLOURS, INK, to_svg
 from foretoken.report.runs.groups import collect
 from foretoken.report.runs.probabilities import BINS
 

@@ -62,9 +62,9 @@ def test_two_methods_are_compared_on_the_union_of_the_folds(tmp_path):
             make_folds(tmp_path, method, own, seed=seed, validation=np.mean(own))
     (found,) = compare(results(tmp_path))
     assert (found.one.label, found.measure) == ("lora", "share of documents right")
-    assert found.bootstrap.difference == pytest.approx(np.mean(shares["lora"]) - np.mean(shares["bitfit"]))
-    assert found.bootstrap.p_value < 0.01
-    assert found.bootstrap.lower < found.bootstrap.difference < found.bootstrap.upper
+    assert found.documents.test.difference == pytest.approx(np.mean(shares["lora"]) - np.mean(shares["bitfit"]))
+    assert found.documents.test.p_value < 0.01
+    assert found.documents.test.lower < found.documents.test.difference < found.documents.test.upper
 
 
 def test_a_seed_without_all_folds_is_shown_by_validation_and_named(tmp_path):

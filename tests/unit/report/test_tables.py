@@ -121,7 +121,7 @@ def test_both_tests_stand_beside_each_other_and_what_is_not_possible_is_said(tmp
     table = comparisons_table(found, tests, "mail")
     assert table.heads == (("", 2), ("Over seeds", 5), ("Over documents", 5))
     assert [cell.text for cell in column(table, "Difference")] == ["+20.0", "+15.0", "-5.0"]
-    lower, upper = tests[0].over_seeds.lower, tests[0].over_seeds.upper
+    lower, upper = tests[0].seeds.test.lower, tests[0].seeds.test.upper
     assert (upper - lower) / 2 < column(table, "Smallest seen")[0].value < upper - lower
     assert [cell.text for cell in column(table, "Smallest seen")][1:] == ["-", "-"]
     assert [cell.text for cell in column(table, "p")][1:] == ["-", "-"]

@@ -1,10 +1,12 @@
-"""The table of all figures of a report, which are drawn as SVG (:func:`to_svg`) and PNG (:func:`to_png`)."""
+"""The figures of a report as SVG and PNG; the page names a figure that fails and has the others."""
 
 from __future__ import annotations
 
+import logging
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
+from foretoken.errors import cut, printable
 from foretoken.report.figures.against import KEYS, expected_performance, score_against, score_by_parameters
 from foretoken.report.figures.calibration import MOST_SQUARE, confusions, coverage_risk, reliability
 from foretoken.report.figures.epochs import calibration_error, learning_curves
@@ -12,11 +14,12 @@ from foretoken.report.figures.selective_mask import selective_mask
 from foretoken.report.figures.style import to_png, to_svg
 from foretoken.report.figures.verdict import beside_baselines
 from foretoken.report.figures.violins import document_lengths, scores
+from foretoken.report.runs.groups import Results
 
 if TYPE_CHECKING:
     from foretoken.report.figures.style import Drawing
 
-__all__ = ["FIGURES", "Figure", "to_png", "to_svg"]
+log = logging.getLogger(__name__)
 
 
 @dataclass(frozen=True)
@@ -32,6 +35,18 @@ class Figure:
     title: str
     caption: str
     draw: Drawing
+
+
+@dataclass(frozen=True)
+class Drawn:
+    """A figure as SVG and PNG, or the error that prevented it."""
+
+    name: str
+    title: str
+    caption: str
+    svg: str = ""
+    png: bytes = b""
+    error: str = ""
 
 
 _CHOSEN = "Of several candidates of a method, the one that is best by validation is drawn."
@@ -105,3 +120,21 @@ FIGURES: dict[str, Figure] = {
         selective_mask,
     ),
 }
+
+
+def draw_all(results: Results) -> list[Drawn]:
+    """Return the figures for which the results have data."""
+    drawn = [_draw(name, figure, results) for name, figure in FIGURES.items()]
+    return [item for item in drawn if item is not None]
+
+
+def _draw(name: str, figure: Figure, results: Results) -> Drawn | None:
+    try:
+        canvas = figure.draw(results)
+        if canvas is None:
+            return None
+        return Drawn(name, figure.title, figure.caption, to_svg(canvas, name, title=figure.title), to_png(canvas))
+    except Exception as error:  # the report is still of use without the figure
+        log.warning("the figure %s could not be drawn: %s: %s", name, type(error).__name__, error)
+        log.debug("the figure %s", name, exc_info=True)
+        return Drawn(name, figure.title, figure.caption, error=cut(printable(f"{type(error).__name__}: {error}"), 300))

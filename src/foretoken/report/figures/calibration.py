@@ -9,7 +9,7 @@ from numpy.typing import NDArray
 
 from foretoken.errors import one_line
 from foretoken.report.figures.panels import chosen_panels, few
-from foretoken.report.figures.style import COLOURS, INK, Mark, grid, legend, say_rest, styled, wrapped
+from foretoken.report.figures.style import COLOURS, INK, Mark, grid, legend, styled, wrapped
 from foretoken.report.runs.groups import Results, RunGroup
 from foretoken.report.runs.probabilities import Predicted, bins_of, predicted
 from foretoken.report.tables.classes import answers_of
@@ -41,7 +41,8 @@ def reliability(results: Results) -> Figure | None:
     for (panel, name, group, pooled), ax in zip(shown, axes, strict=True):
         _diagram(ax, pooled, bins_of(group), panel.marks[group.label])
         ax.set_title(wrapped(f"{panel.title}: {name}", 34))
-    say_rest(figure, diagrams, MOST_DIAGRAMS)
+    if len(diagrams) > MOST_DIAGRAMS:
+        figure.supxlabel(f"the first {MOST_DIAGRAMS} of {len(diagrams)}", color=INK, fontsize=8)
     return figure
 
 
@@ -76,12 +77,12 @@ def _pooled(group: RunGroup) -> Predicted | None:
 
 def _diagram(axes: Axes, pooled: Predicted, bins: int, mark: Mark) -> None:
     """Draw the accuracy of each bin, the diagonal, and above them the numbers of predictions."""
-    from foretoken.metrics import reliability_bins
+    from foretoken.metrics.calibration import reliability_bins
 
-    rows = [row for row in reliability_bins(*pooled, n_bins=bins) if row.count]
+    rows = reliability_bins(*pooled, n_bins=bins)
     # confidences of exactly 1 have a bin without width
     left = [min(row.lower, 1 - 1 / bins) for row in rows]
-    accuracy, confidence = [row.accuracy or 0.0 for row in rows], [row.confidence or 0.0 for row in rows]
+    accuracy, confidence = [row.accuracy for row in rows], [row.confidence for row in rows]
     axes.plot([0, 1], [0, 1], color=INK, linestyle=":", linewidth=1)
     axes.bar(left, accuracy, width=1 / bins, align="edge", color=mark.color, alpha=0.55, linewidth=0)
     axes.scatter(confidence, accuracy, color=mark.color, s=9, zorder=3)

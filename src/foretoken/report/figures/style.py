@@ -130,12 +130,6 @@ def legend(figure: Figure, axes: Sequence[Axes]) -> None:
     figure.legend(handles.values(), handles, loc="outside lower center", ncols=columns)
 
 
-def say_rest(figure: Figure, items: Sequence[object], most: int) -> None:
-    """Write below a figure that it shows only the first ``most`` items, if there are more."""
-    if len(items) > most:
-        figure.supxlabel(f"the first {most} of {len(items)}", color=INK, fontsize=8)
-
-
 def whole_numbers(axes: Axes) -> None:
     """Put ticks of the x axis at whole numbers only."""
     from matplotlib.ticker import MaxNLocator

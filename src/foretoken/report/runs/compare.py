@@ -12,7 +12,6 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from itertools import combinations
 from statistics import fmean
-from typing import Any
 
 from foretoken.errors import DataError
 from foretoken.metrics.statistics import Bootstrap, TTest, holm, paired_bootstrap, t_test
@@ -25,19 +24,28 @@ SIGNIFICANT = 0.05
 
 
 @dataclass(frozen=True)
+class Tested:
+    """A test of two groups: their difference, the test with its corrected p-value, or the reason why there is none."""
+
+    difference: float | None = None
+    test: TTest | Bootstrap | None = None
+    reason: str = ""
+    corrected: float | None = None
+
+
+@dataclass(frozen=True)
 class Comparison:
-    """Two groups on test. Impossible tests are None, with the reason in `no_*`; `holm_*` are corrected p-values."""
+    """Two groups on test: over seeds in the task's metric, and over documents in the measure of a document."""
 
     one: RunGroup
     other: RunGroup
-    difference: float | None = None  # of the means over seeds, in the task's metric
-    over_seeds: TTest | None = None
-    no_t_test: str = ""
-    bootstrap: Bootstrap | None = None
-    measure: str = ""
-    no_bootstrap: str = ""
-    holm_over_seeds: float | None = None
-    holm_bootstrap: float | None = None
+    seeds: Tested
+    documents: Tested
+
+    @property
+    def measure(self) -> str:
+        """What was measured of each document; empty if the documents were not compared."""
+        return MEASURES[self.one.first.answer].name if self.documents.test else ""
 
 
 def compare(results: Results) -> list[Comparison]:
@@ -47,8 +55,9 @@ def compare(results: Results) -> list[Comparison]:
         documents = {id(group): per_document(group) for group in alike}
         models = by(alike, lambda group: group.model).values()
         pairs = [pair for same in models for pair in combinations(_by_validation(same), 2)]
-        compared = [_over_documents(_over_seeds(*pair), *(documents[id(group)] for group in pair)) for pair in pairs]
-        comparisons += _corrected(compared)
+        seeds = _corrected([_over_seeds(*pair) for pair in pairs])
+        by_document = _corrected([_over_documents(*(documents[id(group)] for group in pair)) for pair in pairs])
+        comparisons += [Comparison(*pair, *tests) for pair, *tests in zip(pairs, seeds, by_document, strict=True)]
     return comparisons
 
 
@@ -58,38 +67,30 @@ def _by_validation(groups: Sequence[RunGroup]) -> list[RunGroup]:
     return sorted(groups, key=lambda group: (group.validation is None, sign * (group.validation or 0.0)))
 
 
-def _over_seeds(group: RunGroup, other: RunGroup) -> Comparison:
+def _over_seeds(group: RunGroup, other: RunGroup) -> Tested:
     first, second = group.values(group.metric, TEST), other.values(group.metric, TEST)
     if not first or not second:
-        return Comparison(group, other, no_t_test=f"no test scores of {(other if first else group).label}")
-    compared = Comparison(group, other, fmean(first) - fmean(second))
+        return Tested(reason=f"no test scores of {(other if first else group).label}")
+    difference = fmean(first) - fmean(second)
     if min(len(first), len(second)) < 2:
-        return replace(compared, no_t_test=f"no test possible with one seed ({len(first)} and {len(second)})")
+        return Tested(difference, reason=f"no test possible with one seed ({len(first)} and {len(second)})")
     try:
-        return replace(compared, over_seeds=t_test(first, second))
+        return Tested(difference, t_test(first, second))
     except DataError as error:
-        return replace(compared, no_t_test=str(error))
+        return Tested(difference, reason=str(error))
 
 
-def _over_documents(
-    compared: Comparison, documents: dict[Key, float] | str, others: dict[Key, float] | str
-) -> Comparison:
+def _over_documents(documents: dict[Key, float] | str, others: dict[Key, float] | str) -> Tested:
     if isinstance(documents, str) or isinstance(others, str):
-        return replace(compared, no_bootstrap=str(documents if isinstance(documents, str) else others))
+        return Tested(reason=str(documents if isinstance(documents, str) else others))
     try:
         result = paired_bootstrap(*paired(documents, others), samples=SAMPLES)
     except DataError as error:
-        return replace(compared, no_bootstrap=str(error))
-    return replace(compared, bootstrap=result, measure=MEASURES[compared.one.first.answer].name)
+        return Tested(reason=str(error))
+    return Tested(result.difference, result)
 
 
-def _corrected(comparisons: Sequence[Comparison]) -> list[Comparison]:
-    """Correct the p-values of each kind of test for the number of tests on the task."""
-    corrected = list(comparisons)
-    for name in ("over_seeds", "bootstrap"):
-        tested = [index for index, item in enumerate(corrected) if getattr(item, name) is not None]
-        adjusted = holm([getattr(corrected[index], name).p_value for index in tested])
-        for index, p_value in zip(tested, adjusted, strict=True):
-            changes: dict[str, Any] = {f"holm_{name}": p_value}
-            corrected[index] = replace(corrected[index], **changes)
-    return corrected
+def _corrected(tests: Sequence[Tested]) -> list[Tested]:
+    """Correct the p-values of one kind of test for the number of tests on the task."""
+    adjusted = iter(holm([item.test.p_value for item in tests if item.test]))
+    return [replace(item, corrected=next(adjusted)) if item.test else item for item in tests]

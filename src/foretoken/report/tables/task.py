@@ -9,14 +9,14 @@ from statistics import fmean
 import numpy as np
 
 from foretoken.data.problems import Answer
-from foretoken.metrics.statistics import POWER, Bootstrap, TTest, smallest_seen, summary
-from foretoken.metrics.table import CALIBRATION, SCORE, repeats_accuracy
+from foretoken.metrics.statistics import POWER, TTest, smallest_seen, summary
+from foretoken.metrics.table import repeats_accuracy
 from foretoken.metrics.worth.intervals import calibration_draws, error_interval
 from foretoken.report.render.table import Cell, ReportTable, words
-from foretoken.report.runs.compare import Comparison
+from foretoken.report.runs.compare import Comparison, Tested
 from foretoken.report.runs.groups import VALIDATION, Results, RunGroup
 from foretoken.report.runs.probabilities import bins_of, predicted
-from foretoken.report.scores import ABSENT, heading, is_in, printed
+from foretoken.report.scores import ABSENT, heading, is_calibration, is_share, printed
 from foretoken.report.tables.matrices import MARK, score_cell, score_column, with_mark
 
 _REASONS = 3  # of one kind
@@ -31,17 +31,17 @@ def seeds_table(results: Results, task: str) -> ReportTable:
     return ReportTable(f"{task}: {groups[0].heading()} over seeds", header, rows, with_mark(caption, rows), names=2)
 
 
-def metrics_table(results: Results, task: str, shown: str = SCORE) -> ReportTable | None:
-    """Return every metric of a group (see :class:`~foretoken.metrics.table.Metric`); None if there is none."""
+def metrics_table(results: Results, task: str, *, calibration: bool = False) -> ReportTable | None:
+    """Return every score, or every metric of the probabilities; None if there is none."""
     groups = results.of_task(task)
     measured = list(dict.fromkeys(name for group in groups for name in group.measured()))
     repeated = [name for name in measured if repeats_accuracy(name, groups[0].first.problem)]
-    wanted = [name for name in measured if name not in repeated and is_in(name, shown)]
+    wanted = [name for name in measured if name not in repeated and (is_calibration if calibration else is_share)(name)]
     if not wanted:
         return None
     columns = [score_column(groups, name, results.average) for name in wanted]
     rows = tuple((Cell(results.named(group)), *cells) for group, *cells in zip(groups, *columns, strict=True))
-    alike = [heading(name) for name in repeated if shown == SCORE]
+    alike = [heading(name) for name in repeated if not calibration]
     told = f" {', '.join(alike)}: accuracy, as each document has one label." if alike else ""
     caption = with_mark(f"{results.average.capitalize()} ± standard deviation over seeds, on test.{told}", rows)
     return ReportTable(f"{task}: every metric", ("Method", *map(groups[0].heading, wanted)), rows, caption)
@@ -49,7 +49,7 @@ def metrics_table(results: Results, task: str, shown: str = SCORE) -> ReportTabl
 
 def calibration_table(results: Results, task: str) -> ReportTable | None:
     """Return the metrics of the probabilities; None if the task has none."""
-    table = metrics_table(results, task, CALIBRATION)
+    table = metrics_table(results, task, calibration=True)
     if table is None:
         return None
     groups, known = results.of_task(task), ("ece", "smece")
@@ -81,14 +81,14 @@ def _error_intervals(group: RunGroup) -> dict[str, Cell]:
 def comparisons_table(results: Results, comparisons: Sequence[Comparison], task: str) -> ReportTable | None:
     """Return the tests between the methods of a task; None if none is possible (see :func:`untested`)."""
     here = [item for item in comparisons if item.one.task == task]
-    if not any(item.over_seeds or item.bootstrap for item in here):
+    if not any(item.seeds.test or item.documents.test for item in here):
         return None
     tested = ("Difference", "95 % interval", "Smallest seen", "p", "Holm")
     rows = tuple(
         (
             *words(results.named(item.one), results.named(item.other)),
-            *_tested(item.one.metric, item.difference, item.over_seeds, item.holm_over_seeds),
-            *_document_test(item),
+            *_tested(item.one.metric, item.seeds),
+            *_tested("mse" if item.one.first.answer is Answer.NUMBER else "accuracy", item.documents),  # its format
         )
         for item in here
     )
@@ -102,8 +102,8 @@ def comparisons_table(results: Results, comparisons: Sequence[Comparison], task:
 def untested(comparisons: Sequence[Comparison], task: str) -> list[str]:
     """Return the reasons why some methods of a task have no test, at most three for each kind of test."""
     here = [item for item in comparisons if item.one.task == task]
-    seeds = [f"{task}, over seeds: {item.no_t_test}." for item in here if item.no_t_test]
-    documents = [f"{task}, over documents: {item.no_bootstrap}." for item in here if item.no_bootstrap]
+    seeds = [f"{task}, over seeds: {item.seeds.reason}." for item in here if item.seeds.reason]
+    documents = [f"{task}, over documents: {item.documents.reason}." for item in here if item.documents.reason]
     return [*list(dict.fromkeys(seeds))[:_REASONS], *list(dict.fromkeys(documents))[:_REASONS]]
 
 
@@ -117,13 +117,12 @@ def left_out_table(results: Results) -> ReportTable | None:
     return ReportTable("Runs that are not counted", header, rows, names=len(header)) if rows else None
 
 
-def p_value(test: TTest | Bootstrap | float | None) -> Cell:
-    """Return a p-value, or a test's, with three decimals.
+def p_value(value: float | None) -> Cell:
+    """Return a p-value with three decimals.
 
     >>> p_value(0.0312).text, p_value(0.00002).text, p_value(None).text
     ('0.031', '< 0.001', '-')
     """
-    value = test if test is None or isinstance(test, float) else test.p_value
     if value is None:
         return Cell(ABSENT)
     return Cell("< 0.001" if value < 0.001 else f"{value:.3f}", value)
@@ -155,15 +154,11 @@ def _statistics(group: RunGroup) -> list[Cell]:
     ]
 
 
-def _document_test(item: Comparison) -> list[Cell]:
-    metric = "mse" if item.one.first.answer is Answer.NUMBER else "accuracy"  # in whose format the measure is printed
-    return _tested(metric, item.bootstrap.difference if item.bootstrap else None, item.bootstrap, item.holm_bootstrap)
-
-
-def _tested(metric: str, difference: float | None, test: TTest | Bootstrap | None, holm: float | None) -> list[Cell]:
+def _tested(metric: str, tested: Tested) -> list[Cell]:
+    difference, test, corrected = signed(metric, tested.difference), tested.test, p_value(tested.corrected)
     if test is None:
-        return [signed(metric, difference), *words(ABSENT, ABSENT), p_value(test), p_value(holm)]
+        return [difference, *words(ABSENT, ABSENT), p_value(None), corrected]
     interval = f"{signed(metric, test.lower).text} to {signed(metric, test.upper).text}"
     freedom = test.degrees_of_freedom if isinstance(test, TTest) else math.inf
     seen = smallest_seen(test.lower, test.upper, freedom)
-    return [signed(metric, difference), Cell(interval), Cell(printed(metric, seen), seen), p_value(test), p_value(holm)]
+    return [difference, Cell(interval), Cell(printed(metric, seen), seen), p_value(test.p_value), corrected]

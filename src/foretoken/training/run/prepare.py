@@ -26,8 +26,8 @@ from foretoken.errors import ConfigError, quoted
 from foretoken.lengthening import public_name, resolve_source
 from foretoken.machine.precision import MeasuredPrecision, accelerator
 from foretoken.methods.rates import own_rate
+from foretoken.metrics.generation import wordnet
 from foretoken.metrics.table import check_metric, lacking
-from foretoken.metrics.wordnet import wordnet
 from foretoken.training.model.adapter import attach, names_layers
 from foretoken.training.model.engine import use_attention
 from foretoken.training.model.load import base_model_folder, count_parameters, load_model, load_tokenizer
