@@ -20,8 +20,8 @@ from foretoken_cli.console import say
 if TYPE_CHECKING:
     import datasets
 
-    from foretoken.data.readers.rows import BadRows
     from foretoken.data.plain_table import PlainTable
+    from foretoken.data.readers.rows import BadRows
     from foretoken.inference.any_predictor import AnyPredictor
     from foretoken.training.run.results import Prediction
 

@@ -19,7 +19,7 @@ from transformers import AutoModel, AutoModelForSequenceClassification, pipeline
 
 from foretoken import LoraConfig
 from foretoken.errors import AdapterError, ConfigError
-from foretoken.inference.guarantee import Limit, confidences_of
+from foretoken.inference.guarantee import confidences_of
 from foretoken.inference.predictor import load_for_inference, predict_rows
 from foretoken.metrics.risk import fit_abstention
 from foretoken.serving.http.metrics import MOST_LABELS, Metrics
