@@ -61,11 +61,11 @@ def place_tokens(text: str, pair: str | None, settings: EncodeSettings) -> Place
         tokens = settings.tokenizer(*begun, return_offsets_mapping=True, return_attention_mask=False, verbose=False)
         owners, offsets = tokens.sequence_ids(0), tokens["offset_mapping"]
         rows = pair_places(owners, tokens["input_ids"], settings)
-    read = sorted({place for row in rows for place in row if place != SPECIAL and owners[place] is not None})
-    numbers = {place: number for number, place in enumerate(read)}
-    stands = [(owners[place] or 0, *offsets[place]) for place in read]
+    read = sorted({token for row in rows for token in row if token != SPECIAL and owners[token] is not None})
+    numbers = {token: number for number, token in enumerate(read)}
+    stands = [(owners[token] or 0, *offsets[token]) for token in read]
     spans = [_span(texts[side], start, end, side) for side, start, end in stands]
-    places = [[numbers.get(place, SPECIAL) for place in row] for row in rows]
+    places = [[numbers.get(token, SPECIAL) for token in row] for row in rows]
     return PlacedTokens(columns["sequences"][0], spans, places)
 
 
