@@ -168,7 +168,7 @@ def problems() -> Iterator[str]:
     """Return the kinds of problems: what a row is, what is predicted for it, and the metric that chooses."""
     from foretoken.data.options import DataOptions
     from foretoken.data.problems import PROBLEMS
-    from foretoken.training.problems.metrics import default_metric
+    from foretoken.training.recipe.resolve import default_metric
 
     metrics = {name: default_metric(DataOptions(path="mail.csv", problem=name)) for name in PROBLEMS}
     rows = (

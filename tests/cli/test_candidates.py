@@ -60,25 +60,3 @@ def test_a_run_trains_its_new_tokens_and_predicts_from_a_file(data, tiny, cli, r
     assert measured.code == 0, measured.err
     right = sum(answers[row["id"]]["choice"] == row["answer"] for row in rows) / len(rows)
     assert f"{right:.4f}" in next(line for line in measured.out.splitlines() if line.startswith("accuracy"))
-
-
-def test_chunks_can_be_limited_and_a_row_that_cannot_be_read_is_named(data, tiny, cli, record, refused, tmp_path):
-    path, rows = data
-    recipe = tiny.recipe(
-        tmp_path / "recipe.yaml",
-        data={"path": str(path), "problem": "candidates"},
-        training={"metric": "accuracy", "max_steps": 1, "batch_size": 2},
-        max_tokens=12,
-    )
-    assert cli("train", recipe).code == 0
-    assert record(tmp_path / "runs" / "run")["documents"]["train"]["truncated"] > 0
-    predicted = cli("predict", tmp_path / "runs" / "run", "--input", path)
-    lost = sum(len(_context(row)) > 12 for row in rows)
-    assert f"{lost} of 60 truncated" in predicted.err
-    message = refused("train", recipe, "--max_length", "18", "--name", "short")
-    assert "question and candidates alone have" in message
-    assert "row 'q" in message
-
-
-def _context(row):
-    return " s ".join(row["supports"]).split()

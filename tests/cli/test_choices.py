@@ -59,15 +59,3 @@ def test_a_run_learns_to_choose_and_predicts_from_a_file(trained, cli, record, t
     assert measured.code == 0, measured.err
     right = sum(answer["number"] == row["label"] for answer, row in zip(answers, rows, strict=True)) / len(rows)
     assert f"{right:.4f}" in next(line for line in measured.out.splitlines() if line.startswith("accuracy"))
-
-
-def test_bare_texts_and_chunks_are_refused(trained, tiny, refused, tmp_path):
-    run, data, _ = trained
-    assert "multiple-choice needs more than a text: name a file" in refused("predict", run, "a")
-    recipe = tiny.recipe(
-        tmp_path / "recipe.yaml",
-        data={"path": str(data), "problem": "multiple-choice"},
-        training={"metric": "accuracy"},
-        chunks={"overlap": 2},
-    )
-    assert "chunks is for classification" in refused("train", recipe)

@@ -27,10 +27,3 @@ def test_flags_alone_are_a_recipe(tiny, tmp_path, monkeypatch, cli, record):
 
 def test_nothing_at_all_is_one_line_with_an_example(refused):
     assert "foretoken train --model minilm --data.path mail.csv --method lora" in refused("train")
-
-
-def test_a_path_that_is_not_there_is_one_line(tiny, tmp_path, monkeypatch, refused):
-    monkeypatch.chdir(tmp_path)
-    message = refused("train", *FLAGS, "--model", tiny.model, "--data.path", "mial.csv")
-    assert "mial.csv: no such file" in message
-    assert not (tmp_path / "runs").exists()

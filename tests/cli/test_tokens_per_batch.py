@@ -75,10 +75,3 @@ def test_predict_and_evaluate_give_the_same_by_documents_and_by_tokens(finished,
         assert other == pytest.approx(probabilities[0], abs=1e-5)
     by_tokens = cli("evaluate", finished, tiny.data, "--tokens-per-batch", 100)
     assert by_tokens.out == cli("evaluate", finished, tiny.data).out
-
-
-def test_the_budget_needs_batches_of_like_length(tiny, tmp_path, refused):
-    options = {"tokens_per_batch": 64, "bucket_by_length": False}
-    assert "training: tokens_per_batch makes batches of like length" in refused(
-        "train", tiny.recipe(tmp_path / "r.yaml", training=options)
-    )

@@ -36,13 +36,6 @@ def test_a_run_leaves_adapter_record_and_predictions(finished, record):
     assert values["versions"].keys() >= {"foretoken", "torch", "transformers", "peft", "python"}
 
 
-def test_parameters_of_method_and_head_are_counted_apart(finished, record):
-    counted = record(finished)["parameters"]
-    assert counted["head"] == 3 * 16 * 2 + 2  # of mean, maximum and standard deviation
-    assert counted["adapter"] == 2 * 2 * (16 * 4 + 4 * 16)  # layers x (query, value) x (A and B of rank 4)
-    assert counted["percent"] == pytest.approx(100 * (counted["adapter"] + counted["head"]) / counted["total"])
-
-
 def test_predictions_are_in_the_order_of_the_file_and_agree_with_the_metrics(finished, record):
     table = pq.read_table(finished / "predictions.parquet").to_pandas()
     assert list(table.columns) == ["split", "id", "label", "prediction", "prob_ham", "prob_spam", "part", "tokens"]

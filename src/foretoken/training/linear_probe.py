@@ -69,12 +69,13 @@ def fit_probe(
     exact = torch.float64 if len(features) <= _FEW else torch.float32
     x = features.to(exact)
     tried: list[tuple[float, float, Tensor]] = []  # loss, strength, outputs of what was held out
-    parts = [_Part.of(x.float(), labels, loss, outputs, fold, one_scale) for fold in folds]
+    parts = [torch.tensor(sorted(fold)) for fold in folds]
+    fits = [_held_out(x.float(), labels, loss, outputs, rows, one_scale) for rows in parts]
+    rows = torch.cat(parts) if parts else torch.zeros(0, dtype=torch.long)
     for strength in STRENGTHS if parts else ():
-        losses = [result.held_out_loss(strength) for result in parts]
-        sizes = [len(result.rows) for result in parts]
-        average = sum(value * size for value, size in zip(losses, sizes, strict=True)) / sum(sizes)
-        tried.append((average, strength, torch.cat([result.predicted for result in parts])))
+        results = [fit(strength) for fit in fits]
+        average = sum(value * len(part) for (_, value), part in zip(results, parts, strict=True)) / len(rows)
+        tried.append((average, strength, torch.cat([predicted for predicted, _ in results])))
         best = min(range(len(tried)), key=lambda number: tried[number][0])
         if len(tried) - 1 - best >= _WORSE:
             break
@@ -83,40 +84,29 @@ def fit_probe(
     z = frame.apply(x)
     least = _minimum(z, frame.spread, labels, loss, strength, _zeros(z, outputs), gtol=1e-7)
     weight, bias = frame.undone(*least)
-    rows = torch.cat([result.rows for result in parts]) if parts else torch.zeros(0, dtype=torch.long)
     return LinearProbe(weight.T, bias, strength, held, rows, predicted.cpu())
 
 
-@dataclass
-class _Part:
-    """One fold: the standardised documents of the others, and its own; each fit starts where the last one ended."""
+def _held_out(
+    x: Tensor, labels: Tensor, loss: Loss, outputs: int, rows: Tensor, one_scale: bool
+) -> Callable[[float], tuple[Tensor, float]]:
+    """Return a function that fits the documents without these rows at a strength, and returns outputs and loss of them.
 
-    x: Tensor
-    spread: Tensor
-    labels: Tensor
-    held: Tensor
-    held_labels: Tensor
-    rows: Tensor
-    loss: Loss
-    start: tuple[Tensor, Tensor]
-    predicted: Tensor
+    Each fit starts where the last one ended.
+    """
+    others = torch.ones(len(x), dtype=torch.bool)
+    others[rows] = False
+    frame = _Frame.of(x[others], one_scale)
+    rest, held = frame.apply(x[others]), frame.apply(x[rows])
+    weights = _zeros(rest, outputs)
 
-    @classmethod
-    def of(cls, x: Tensor, labels: Tensor, loss: Loss, outputs: int, fold: Sequence[int], one_scale: bool) -> _Part:
-        rows = torch.tensor(sorted(fold))
-        others = torch.ones(len(x), dtype=torch.bool)
-        others[rows] = False
-        frame = _Frame.of(x[others], one_scale)
-        rest, held = frame.apply(x[others]), frame.apply(x[rows])
-        start = _zeros(rest, outputs)
-        return cls(rest, frame.spread, labels[others], held, labels[rows], rows, loss, start, held[:, :0])
+    def fit(strength: float) -> tuple[Tensor, float]:
+        nonlocal weights
+        weights = _minimum(rest, frame.spread, labels[others], loss, strength, weights, gtol=1e-5)
+        predicted = held @ weights[0] + weights[1]
+        return predicted, float(loss(predicted, labels[rows]))
 
-    def held_out_loss(self, strength: float) -> float:
-        """Fit the others and return the mean loss of the fold."""
-        self.start = _minimum(self.x, self.spread, self.labels, self.loss, strength, self.start, gtol=1e-5)
-        weight, bias = self.start
-        self.predicted = self.held @ weight + bias
-        return float(self.loss(self.predicted, self.held_labels))
+    return fit
 
 
 def _zeros(x: Tensor, outputs: int) -> tuple[Tensor, Tensor]:

@@ -250,11 +250,6 @@ class TrainingOptions:
             raise ConfigError(f"adam_beta1, adam_beta2 and adam_epsilon are of adamw_torch, got optim {self.optim}")
 
     @property
-    def peak_learning_rate(self) -> float:
-        """The learning rate as a number, which it is once the recipe is built."""
-        return float(self.learning_rate)
-
-    @property
     def eval_budget(self) -> int | None:
         """Tokens per forward pass when nothing is trained; None: `eval_batch_size` holds."""
         return self.eval_tokens_per_batch or self.tokens_per_batch

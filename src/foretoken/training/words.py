@@ -6,7 +6,7 @@ Shapes: n documents, C outputs.
 from __future__ import annotations
 
 import logging
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, TypeAlias
@@ -73,26 +73,16 @@ class Words:
         return {"terms": len(self.model.terms), "weights": self.model.num_weights, "weight": weight}
 
 
-def words_beside(problem: Problem, train: Dataset, *, seed: int) -> Words:
-    """Fit TF-IDF on the training documents of a classification or regression.
-
-    Raises:
-        ConfigError: the documents are too few, or of one label.
-    """
-    groups = train["group"] if "group" in train.column_names else None
-    return Words(*fit_words(TfidfOptions(), problem, train, seed=seed, groups=groups))
-
-
-def fit_words(
-    options: TfidfOptions, problem: Problem, train: Dataset, *, seed: int, groups: Sequence[str | None] | None
-) -> tuple[Tfidf, Array]:
-    """Fit TF-IDF on all training documents; return it with slope 1, and the held-out margins [n, C] of the documents.
+def words_beside(problem: Problem, train: Dataset, *, seed: int, options: TfidfOptions | None = None) -> Words:
+    """Fit TF-IDF, with slope 1, on all training documents of a classification or regression, and for held-out margins.
 
     Documents of a group or of the same text are in one fold, and folds are stratified by label as far as possible.
 
     Raises:
         ConfigError: the documents are too few, or of one label.
     """
+    options = options or TfidfOptions()
+    groups = train["group"] if "group" in train.column_names else None
     texts = texts_of(train)
     keys = together(texts, groups or [None] * len(texts))
     folds = np.array(held_out_folds(problem.class_rows(train) or [[]] * len(keys), keys, FOLDS, seed))
@@ -103,7 +93,7 @@ def fit_words(
         held, seen = np.flatnonzero(folds == fold), np.flatnonzero(folds != fold)
         model = fit_margins(options, problem, train.select(seen), **_ERRORS)
         margins[held] = model.logits([texts[row] for row in held])
-    return fit_margins(options, problem, train, **_ERRORS), margins
+    return Words(fit_margins(options, problem, train, **_ERRORS), margins)
 
 
 def stack(problem: Problem, labels: Tensor, head: Tensor | None, words: Tensor) -> tuple[float, float]:

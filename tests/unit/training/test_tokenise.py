@@ -3,18 +3,19 @@ from tokenizers import processors
 from transformers import BertConfig, ByT5Tokenizer, T5Config
 
 from foretoken.errors import BackboneError, ConfigError, DataError
-from foretoken.training.tokens import beginnings as module
+from foretoken.training.options import ChunkOptions
+from foretoken.training.tokens import encode as module
 from foretoken.training.tokens.encode import (
     EncodeSettings,
     TokenRules,
+    beginning,
     chosen_max_length,
-    encode,
     model_max_length,
-    pair_sequences,
     reads_beyond,
     token_rules,
 )
 from foretoken.training.tokens.padding import PaddingCollator
+from foretoken.training.tokens.texts import encode_pairs, encode_texts
 
 from support.tiny import CONFIGS, COUNTS_POSITIONS, ROTARY
 from support.tiny_run import make_tokenizer
@@ -25,11 +26,16 @@ def tokenizer():
     return make_tokenizer(None, "ab")
 
 
+def encode(texts, tokenizer, *, max_length, rules=None):
+    """Return the token ids of texts that are cut, and their counts."""
+    columns, counts = encode_texts(texts, None, EncodeSettings(tokenizer, max_length, rules or TokenRules()))
+    return [row["input_ids"] for (row,) in columns["sequences"]], counts
+
+
 def test_truncation_is_counted_and_keeps_the_special_tokens(tokenizer):
-    encoded = encode(["a b a", "a " * 20_000, "b"], tokenizer, max_length=5)
-    assert encoded.input_ids == [[2, 4, 5, 4, 3], [2, 4, 4, 4, 3], [2, 5, 3]]
-    assert (encoded.truncation.documents, encoded.truncation.truncated) == (3, 1)
-    assert encoded.truncation.longest == 20_002
+    ids, counts = encode(["a b a", "a " * 20_000, "b"], tokenizer, max_length=5)
+    assert ids == [[2, 4, 5, 4, 3], [2, 4, 4, 4, 3], [2, 5, 3]]
+    assert (counts.documents, counts.truncated, counts.longest) == (3, 1, 20_002)
 
 
 def test_padding_is_on_the_right_and_the_mask_says_where():
@@ -62,9 +68,10 @@ def test_a_recipe_may_ask_for_more_than_the_tokenizers_maximum(tokenizer):
 def test_documents_of_encoder_decoders_end_with_one_end_token(tokenizer):
     tokenizer.add_special_tokens({"sep_token": "[SEP]"})
     rules = token_rules(T5Config(eos_token_id=3, vocab_size=6))
-    encoded = encode(["a b a", "a [SEP] b [SEP] [SEP]", "[SEP]", "a " * 30], tokenizer, max_length=4, rules=rules)
-    assert encoded.input_ids == [[2, 4, 5, 3], [2, 4, 5, 3], [2, 3], [2, 4, 4, 3]]
-    assert (encoded.truncation.truncated, encoded.truncation.longest) == (2, 32)
+    texts = ["a b a", "a [SEP] b [SEP] [SEP]", "[SEP]", "a " * 30]
+    ids, counts = encode(texts, tokenizer, max_length=4, rules=rules)
+    assert ids == [[2, 4, 5, 3], [2, 4, 5, 3], [2, 3], [2, 4, 4, 3]]
+    assert (counts.truncated, counts.longest) == (2, 32)
     assert token_rules(BertConfig()).end_token is None
 
 
@@ -99,52 +106,54 @@ def test_texts_and_pairs_are_cut_as_the_tokenizer_cuts_them(of_pairs, side, max_
     texts = ["a b " * first for first in range(1, 7) for _ in range(1, 7)]
     pairs = ["b a a " * second for _ in range(1, 7) for second in range(1, 7)]
     own = {"truncation": "longest_first", "max_length": max_length, "return_attention_mask": False}
-    encoded = encode(texts, of_pairs, max_length=max_length)
-    assert encoded.input_ids == of_pairs(texts, **own)["input_ids"]
-    assert encoded.truncation.longest == 14
-    rows, lengths = pair_sequences(texts, pairs, EncodeSettings(of_pairs, max_length, TokenRules()))
+    ids, counts = encode(texts, of_pairs, max_length=max_length)
+    assert ids == of_pairs(texts, **own)["input_ids"]
+    assert counts.longest == 14
+    read = encode_pairs(texts, pairs, EncodeSettings(of_pairs, max_length, TokenRules()))
     expected = of_pairs(texts, pairs, return_token_type_ids=True, **own)
-    assert [row["input_ids"] for row in rows] == expected["input_ids"]
-    assert lengths == [len(ids) for ids in of_pairs(texts, pairs)["input_ids"]]
+    assert [pair.rows[0]["input_ids"] for pair in read] == expected["input_ids"]
+    assert [pair.length for pair in read] == [len(ids) for ids in of_pairs(texts, pairs)["input_ids"]]
+    assert [pair.is_cut for pair in read] == [pair.length > max_length for pair in read]
     if "token_type_ids" in of_pairs.model_input_names:
-        assert [row["token_type_ids"] for row in rows] == expected["token_type_ids"]
+        assert [pair.rows[0]["token_type_ids"] for pair in read] == expected["token_type_ids"]
 
 
-@pytest.mark.parametrize("max_length", [1, 2])
-def test_a_length_without_room_for_a_text_is_left_to_the_tokenizer(tokenizer, max_length):
-    own = tokenizer(["a b a"], truncation=True, max_length=max_length)["input_ids"]
-    assert encode(["a b a"], tokenizer, max_length=max_length).input_ids == own
+def test_a_length_without_room_for_a_text_leaves_the_special_tokens(tokenizer):
+    assert encode(["a b a"], tokenizer, max_length=2)[0] == tokenizer([""])["input_ids"]
 
 
 def test_tokenizers_in_python_cut_what_is_too_long_themselves():
     tokenizer = ByT5Tokenizer()
     texts, pairs = ["a word", "many words " * 9], ["more " * 20, "few"]
-    encoded = encode(texts, tokenizer, max_length=12)
-    assert encoded.input_ids == tokenizer(texts, truncation=True, max_length=12)["input_ids"]
-    assert encoded.truncation.longest == 100
-    rows, lengths = pair_sequences(texts, pairs, EncodeSettings(tokenizer, 12, TokenRules()))
+    ids, counts = encode(texts, tokenizer, max_length=12)
+    assert ids == tokenizer(texts, truncation=True, max_length=12)["input_ids"]
+    assert counts.longest == 100
+    read = encode_pairs(texts, pairs, EncodeSettings(tokenizer, 12, TokenRules()))
     expected = tokenizer(texts, pairs, truncation="longest_first", max_length=12)
-    assert [row["input_ids"] for row in rows] == expected["input_ids"]
-    assert lengths == [len(ids) for ids in tokenizer(texts, pairs)["input_ids"]]
+    assert [pair.rows[0]["input_ids"] for pair in read] == expected["input_ids"]
+    assert [pair.length for pair in read] == [len(ids) for ids in tokenizer(texts, pairs)["input_ids"]]
 
 
-def test_every_text_is_tokenised_once(of_pairs, monkeypatch):
-    seen = []
-    real = type(of_pairs)._encode_plus
+def test_very_long_texts_are_read_as_far_as_the_tokens_that_are_kept_reach(of_pairs, monkeypatch):
+    texts, pairs = ["a b " * 2000, "a"], ["b", "a " * 2000]
+    found = []
+    for long in (module.LONG, 1000):
+        monkeypatch.setattr(module, "LONG", long)
+        ids, counts = encode(texts, of_pairs, max_length=8)
+        read = encode_pairs(texts, pairs, EncodeSettings(of_pairs, 8, TokenRules()))
+        chunks = EncodeSettings(of_pairs, 8, TokenRules(), ChunkOptions(overlap=2), 18)
+        in_chunks, chunk_counts = encode_texts(texts, None, chunks)
+        found.append((ids, [pair.rows for pair in read], in_chunks))
+        is_long = long > 1000
+        assert [counts.partly, *(pair.is_partly for pair in read)] == ([0, 0, 0] if is_long else [1, 1, 1])
+        assert (chunk_counts.partly, chunk_counts.longest) == ((0, 4002) if is_long else (1, 502))
+    assert found[0] == found[1]
+    whole, _ = encode_texts(texts, None, EncodeSettings(of_pairs, 8, TokenRules(), ChunkOptions(overlap=2)))
+    assert len(whole["sequences"][0]) > 900  # nothing is cut where all is read
 
-    def counting(self, text, text_pair=None, **given):
-        for side in (text, text_pair):
-            seen.append(sum(map(len, [side] if isinstance(side, str) else side or [])))
-        return real(self, text, text_pair, **given)
 
-    monkeypatch.setattr(type(of_pairs), "_encode_plus", counting)
-    texts, pairs = ["a b " * 500, "a", "b " * 900], ["b", "a " * 700, "b"]
-    encode(texts, of_pairs, max_length=8)
-    assert sum(seen) == sum(map(len, texts))
-    seen.clear()
-    pair_sequences(texts, pairs, EncodeSettings(of_pairs, 8, TokenRules()))
-    assert sum(seen) == sum(map(len, texts + pairs))
-    seen.clear()
-    monkeypatch.setattr(module, "LONG", 1000)
-    encode(["a b " * 5000], of_pairs, max_length=8)
-    assert 1000 <= sum(seen) <= 1000 + 2 * 8 * module._CHARACTERS_PER_TOKEN
+def test_a_text_is_cut_before_white_space(monkeypatch):
+    monkeypatch.setattr(module, "LONG", 100)
+    assert beginning("word " * 30, 2) == "word " * 19 + "word"
+    assert beginning("x" * 300, 2) == "x" * 100
+    assert beginning("word " * 30, None) == "word " * 30

@@ -15,7 +15,7 @@ from foretoken.errors import ConfigError
 from foretoken.metrics.regression import TargetScale
 from foretoken.training.baseline.options import TfidfOptions
 from foretoken.training.problems import make_problem
-from foretoken.training.words import fit_words, stack, words_beside
+from foretoken.training.words import stack, words_beside
 
 NAMES = ["a", "b", "c"]
 KINDS = ("classification", "multi-label-classification", "regression")
@@ -64,7 +64,8 @@ def oracle(kind, data, seen, texts):
 @pytest.mark.parametrize("kind", KINDS)
 def test_each_document_is_read_by_a_model_of_other_folds_and_later_ones_by_that_of_all(kind):
     problem, data = posed(kind, 83, group=[f"g{number // 2}" for number in range(83)])
-    model, margins = fit_words(TfidfOptions(), problem, data, seed=3, groups=data["group"])
+    words = words_beside(problem, data, seed=3)
+    model, margins = words.model, words.held_out
     later = rows(20, seed=1)[0]
     np.testing.assert_allclose(model.logits(later), oracle(kind, data, range(83), later), atol=1e-9)
     # the folds, from the margins alone: each document's are those of one model, whose fold is found by trying
@@ -98,7 +99,7 @@ def loss_of(kind, logits, truth):
 @pytest.mark.parametrize("has_head", [False, True])
 def test_the_stack_is_scipys_optimum(kind, has_head):
     problem, data = posed(kind, 90)
-    words = fit_words(TfidfOptions(), problem, data, seed=0, groups=None)[1]
+    words = words_beside(problem, data, seed=0).held_out
     truth = problem.labels_of(data)
     right = problem.targets.standardised(truth)[:, None] if kind == "regression" else truth
     known = np.eye(3)[truth] if kind == "classification" else right
@@ -127,7 +128,7 @@ def test_what_is_always_wrong_gets_no_weight_and_what_is_always_right_an_end():
 def test_rare_classes_are_in_some_folds_and_too_few_documents_are_refused_in_one_line():
     problem, data = posed("classification", 40)
     lone = data.filter(lambda row: row["label"] != 2 or row["text"] == data["text"][data["label"].index(2)])
-    margins = fit_words(TfidfOptions(min_df=1), problem, lone, seed=0, groups=None)[1]
+    margins = words_beside(problem, lone, seed=0, options=TfidfOptions(min_df=1)).held_out
     assert margins[lone["label"].index(2), 2] == -1  # no model of the others knows its class
     with pytest.raises(ConfigError, match="words: the training documents have one label alone"):
         words_beside(problem, data.filter(lambda row: row["label"] == 1), seed=0)

@@ -210,3 +210,10 @@ def head_of(labels: Sequence[str]) -> dict[str, object]:
     """
     names = dict(enumerate(labels))
     return {"num_labels": len(labels), "id2label": names, "label2id": {name: index for index, name in names.items()}}
+
+
+def probabilities_of(logits: Any) -> np.ndarray:
+    """Return the softmax of logits [B, C] in float64."""
+    scores = np.asarray(logits, dtype=np.float64)
+    scores = np.exp(scores - scores.max(axis=-1, keepdims=True))
+    return scores / scores.sum(axis=-1, keepdims=True)

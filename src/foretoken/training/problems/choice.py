@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from abc import abstractmethod
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from itertools import islice
 from typing import ClassVar
 
 import numpy as np
@@ -14,11 +15,10 @@ from transformers import PreTrainedTokenizerBase
 
 from foretoken.data.plain_table import Table
 from foretoken.data.problems import MULTIPLE_CHOICE
-from foretoken.training.problems.base import FILL, Collator, Inputs, Outputs, Problem
-from foretoken.training.problems.metrics import probabilities_of
+from foretoken.training.problems.base import FILL, Collator, Inputs, Outputs, Problem, probabilities_of
 from foretoken.training.tokens.encode import EncodeSettings, TokenColumns, Truncation, count_lengths
 from foretoken.training.tokens.padding import PaddingCollator, TableRow, of_documents, padded
-from foretoken.training.tokens.texts import cut_pairs
+from foretoken.training.tokens.texts import encode_pairs
 
 
 @dataclass(frozen=True)
@@ -102,17 +102,17 @@ class MultipleChoice(Choosing):
         """Return ``sequences``, one per choice, and ``length``, the tokens of all of them."""
         choices = list(split["choices"])
         texts = [text for text, row in zip(split["text"], choices, strict=True) for _ in row]
-        pairs, lengths, partly = cut_pairs(texts, [choice for row in choices for choice in row], settings)
-        ends = np.cumsum([len(row) for row in choices]).tolist()
-        places = list(zip([0, *ends[:-1]], ends, strict=True))
-        sequences = [pairs[begin:end] for begin, end in places]
-        longest = [max(lengths[begin:end]) for begin, end in places]
+        cut = replace(settings, chunks=None, max_tokens=None)  # to max_length
+        pairs = iter(encode_pairs(texts, [choice for row in choices for choice in row], cut))
+        questions = [list(islice(pairs, len(row))) for row in choices]
+        sequences = [[pair.rows[0] for pair in question] for question in questions]
         columns: TokenColumns = {
             "sequences": sequences,
             "length": [sum(len(pair["input_ids"]) for pair in row) for row in sequences],
         }
-        questions = sum(any(number in partly for number in range(begin, end)) for begin, end in places)
-        return columns, count_lengths(longest, settings.max_length, questions)
+        longest = [max(pair.length for pair in question) for question in questions]
+        partly = sum(any(pair.is_partly for pair in question) for question in questions)
+        return columns, count_lengths(longest, settings.max_length, partly)
 
     def collator(self, tokenizer: PreTrainedTokenizerBase, model: nn.Module) -> Collator:
         """Pad the choices of all rows to the longest one."""

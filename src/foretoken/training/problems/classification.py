@@ -19,9 +19,8 @@ from foretoken.metrics.regression import TargetScale
 from foretoken.metrics.scaling import Kind, Scaling, fit_temperature, fit_vector
 from foretoken.metrics.table import further_metrics
 from foretoken.training.options import DecisionOptions
-from foretoken.training.problems.base import Collator, Inputs, Outputs, Problem, head_of
+from foretoken.training.problems.base import Collator, Inputs, Outputs, Problem, head_of, probabilities_of
 from foretoken.training.problems.losses import PLAIN, LossOptions, at_least_float32, class_loss
-from foretoken.training.problems.metrics import probabilities_of
 from foretoken.training.tokens.chunks import ChunkCollator, rows_at_once
 from foretoken.training.tokens.encode import EncodeSettings, TokenColumns, Truncation
 from foretoken.training.tokens.padding import OFFSET, PaddingCollator

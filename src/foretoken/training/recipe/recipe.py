@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from foretoken.errors import RecipeError
+from foretoken.errors import RecipeError, no_such
 from foretoken.options import Errors, Values, build, texts_of, to_dict
 from foretoken.training.baseline.options import is_baseline, tfidf_options
 from foretoken.training.options import AUTO, Recipe
@@ -64,9 +64,9 @@ def with_method_group(values: Values) -> dict[str, Any]:
 def _check_names(values: Values, errors: Errors) -> PeftConfig | None:
     """Check the task and its options, and the names of metric and attention engine; return the method's config."""
     from foretoken.data.tasks.table import task_errors
+    from foretoken.metrics import METRICS
     from foretoken.training.model.adapter import read_config
     from foretoken.training.model.engine import engine_errors
-    from foretoken.training.problems.metrics import metric_errors
 
     config = None
     data, method, training = values.get("data"), values.get("method"), values.get("training")
@@ -83,6 +83,7 @@ def _check_names(values: Values, errors: Errors) -> PeftConfig | None:
             errors.append("words: method tf-idf is made of them; leave it out")
     if isinstance(training, Mapping):
         metric, engine = training.get("metric"), training.get("attention_engine")
-        errors += metric_errors(metric) if isinstance(metric, str) and metric != AUTO else []
+        if isinstance(metric, str) and metric not in (AUTO, *METRICS):
+            errors.append(f"training.metric: {no_such('metric', metric, METRICS)}")
         errors += engine_errors(engine) if isinstance(engine, str) else []
     return config

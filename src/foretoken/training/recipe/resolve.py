@@ -16,8 +16,9 @@ from peft import PeftConfig
 
 from foretoken.backbones import BACKBONES
 from foretoken.backbones.pooling import MOMENTS, UNIT_MOMENTS
+from foretoken.data.options import DataOptions
 from foretoken.data.problems import PROBLEMS, Answer, Rows
-from foretoken.data.tasks.table import problem_name
+from foretoken.data.tasks.table import TASKS, problem_name
 from foretoken.machine.precision import MeasuredPrecision, accelerator, fastest_precision
 from foretoken.methods.rates import FITTED_HEAD_RATE, default_rates
 from foretoken.options import Values, flatten, is_number
@@ -27,7 +28,6 @@ from foretoken.training.baseline.options import is_baseline
 from foretoken.training.model.load import head_options, load_config, load_errors
 from foretoken.training.options import AUTO, PRECISION, ChunkOptions, DecisionOptions, HeadOptions, Recipe
 from foretoken.training.problems import Problem
-from foretoken.training.problems.metrics import default_metric
 from foretoken.tuner.heads import HEAD_KEY
 
 log = logging.getLogger(__name__)
@@ -60,6 +60,15 @@ def resolve(recipe: Recipe, config: PeftConfig | None) -> Recipe:
     training = replace(training, metric=metric, **rates)
     name = recipe.name or recipe.default_name
     return replace(recipe, training=training, head=head, chunks=chunks, name=name, auto=sorted(auto))
+
+
+def default_metric(data: DataOptions) -> str:
+    """Return what selects the best checkpoint where the recipe names no metric: the task's own, or the problem's.
+
+    Texts are selected by their loss, as generating them at every evaluation takes long.
+    """
+    task, problem = TASKS.get(data.task or ""), PROBLEMS[problem_name(data)]
+    return task.metric if task is not None and problem.answer is not Answer.TEXT else problem.metric
 
 
 def resolve_on(

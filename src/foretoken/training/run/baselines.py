@@ -38,7 +38,6 @@ from foretoken.training.run.results import (
     Prediction,
     fitted_on,
     measures,
-    prediction_of,
     saved,
     write_errors,
     write_predictions,
@@ -147,9 +146,12 @@ def _predictions(baseline: Baseline, problem: Problem, data: Loaded) -> dict[str
     return {name: prediction.deciding(fitted) for name, prediction in predictions.items()}
 
 
-def _prediction(problem: Problem, split: Dataset, outputs: Outputs) -> Prediction:
+def _prediction(
+    problem: Problem, split: Dataset, outputs: Outputs, words: Sequence[int] | None = None, seconds: float = 0.0
+) -> Prediction:
     parts, groups = (list(split[name]) if name in split.column_names else None for name in ("part", "group"))
-    return Prediction(problem, list(split["id"]), outputs, problem.labels_of(split), [0] * len(split), parts, groups)
+    ids, tokens = list(split["id"]), list(words or [0] * len(split))
+    return Prediction(problem, ids, outputs, problem.labels_of(split), tokens, parts, groups, seconds)
 
 
 def _rows(name: str, split: str, prediction: Prediction) -> pa.Table:
@@ -186,7 +188,10 @@ def _commonest_tag(problem: Problem, data: Loaded) -> Answers:
 
 def _tfidf(problem: Problem, data: Loaded) -> Answers:
     """Return a function that answers with TF-IDF and the default options of `method: tf-idf`."""
-    model = fit(TfidfOptions(), problem, data.splits["train"], data.splits["validation"])
+    return _answers(fit(TfidfOptions(), problem, data.splits["train"], data.splits["validation"]), problem)
+
+
+def _answers(model: Tfidf, problem: Problem) -> Answers:
     return lambda split: problem.decode(model.logits(texts_of(split)), None)[0]
 
 
@@ -223,7 +228,11 @@ def train_baseline(recipe: Recipe, measured: Sequence[str], data: Loaded | None 
             fingerprint=of_data(data.splits),
             **data.left_out,
         )
-        predictions = {name: predicted(model, problem, data.splits[name], lengths[name]) for name in measured}
+        predictions, answers = {}, _answers(model, problem)
+        for name in measured:
+            began, split = time.perf_counter(), data.splits[name]
+            outputs = answers(split)
+            predictions[name] = _prediction(problem, split, outputs, lengths[name], time.perf_counter() - began)
         fitted = fitted_on(recipe.calibration, predictions["validation"])
         if is_main_process():
             card = card_values(problem, recipe, fitted.to_dict(), columns=data.columns)
@@ -243,11 +252,3 @@ def train_baseline(recipe: Recipe, measured: Sequence[str], data: Loaded | None 
         }
         record.update(best=best, steps=0, epochs=[], **scores, timings=timings, memory=memory.measured())
     return record.values
-
-
-def predicted(model: Tfidf, problem: Problem, split: Dataset, lengths: Sequence[int]) -> Prediction:
-    """Return the predictions of a baseline for a split; the lengths are in words."""
-    began = time.perf_counter()
-    outputs, _ = problem.decode(model.logits(texts_of(split)), None)
-    table = split.add_column("length", list(lengths)).add_column("position", list(range(len(lengths))))
-    return prediction_of(problem, table, outputs, problem.labels_of(split), time.perf_counter() - began)

@@ -1,4 +1,4 @@
-"""Documents to token ids: truncated to a length, counted, and padded per batch."""
+"""Documents to token ids, and their counts: how many tokens a model can read, and how many documents have."""
 
 from __future__ import annotations
 
@@ -6,6 +6,7 @@ import logging
 from collections import Counter
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
+from itertools import accumulate
 from typing import Any, TypeAlias
 
 import numpy as np
@@ -14,13 +15,14 @@ from transformers import BatchEncoding, PretrainedConfig, PreTrainedTokenizerBas
 from foretoken.backbones import position_offset
 from foretoken.errors import BackboneError, ConfigError, DataError
 from foretoken.training.options import ChunkOptions
-from foretoken.training.tokens.beginnings import beginnings
 
 log = logging.getLogger(__name__)
 TokenColumns: TypeAlias = dict[str, list[Any]]
 TokenRow: TypeAlias = dict[str, list[int]]  # input_ids, and token_type_ids of pairs if the model reads them
 _NO_LIMIT = 10**9  # tokenizers that know no maximum report a huge number
 _TEXTS_AT_ONCE, _CHARACTERS_AT_ONCE = 1000, 4_000_000
+LONG = 1_000_000  # characters; to tokenise many more takes minutes and gigabytes
+_CHARACTERS_PER_TOKEN = 50  # far more than any language needs
 _UNKNOWN = 512  # max_length if neither model nor tokenizer names one; T5 was pretrained with it
 
 
@@ -164,41 +166,13 @@ def chosen_max_length(wanted: int | None, config: PretrainedConfig, tokenizer: P
     return wanted
 
 
-@dataclass(frozen=True)
-class Encoded:
-    """The token ids of some documents, and their lengths before truncation."""
-
-    input_ids: list[list[int]]
-    truncation: Truncation
-
-
-def encode(
-    texts: Sequence[str], tokenizer: PreTrainedTokenizerBase, *, max_length: int, rules: TokenRules | None = None
-) -> Encoded:
-    """Tokenise documents, cut to ``max_length``.
-
-    Raises:
-        DataError: a document has no tokens.
-        BackboneError: a token has no embedding in the model.
-    """
-    rules = rules or TokenRules()
-    kept: list[list[int]] = []
-    lengths: list[int] = []
-    begun = beginnings(texts, tokenizer, max_length, rules.end_token)
-    for place in _batches(begun.texts):
-        batch = begun.texts[place]
-        tokens = _tokens(tokenizer, batch)
-        whole = tokens["input_ids"]
-        cut = [row["input_ids"] for row in cut_rows(tokens, tokenizer, batch, max_length=max_length)]
-        lengths.extend(len(_ended(ids, rules.end_token) if _is_odd(ids, rules) else ids) for ids in whole)
-        ids_kept = [
-            _ended(ids, rules.end_token, max_length) if _is_odd(short, rules) else short
-            for ids, short in zip(whole, cut, strict=True)
-        ]
-        refuse_empty(batch, ids_kept)
-        refuse_without_embedding(ids_kept, rules)
-        kept.extend(ids_kept)
-    return Encoded(kept, count_lengths(lengths, max_length, len(begun.cut)))
+def beginning(text: str, most: int | None) -> str:
+    """Return a very long text up to a white space that is well behind its first ``most`` tokens; None: all of it."""
+    size = len(text) if most is None else max(LONG, _CHARACTERS_PER_TOKEN * most)
+    if len(text) <= size:
+        return text
+    space = max(text.rfind(character, size // 2, size) for character in " \n\t\r")  # no tokenizer reads across it
+    return text[: space if space > 0 else size]
 
 
 def token_sequences(texts: Sequence[str], settings: EncodeSettings, *, may_be_empty: bool = False) -> list[list[int]]:
@@ -220,58 +194,37 @@ def token_sequences(texts: Sequence[str], settings: EncodeSettings, *, may_be_em
 
 def pair_sequences(
     texts: Sequence[str], pairs: Sequence[str], settings: EncodeSettings
-) -> tuple[list[TokenRow], list[int]]:
-    """Return the tokens of pairs of texts, cut to ``max_length``, and their lengths before the cut.
+) -> Iterator[tuple[TokenRow, list[int | None]]]:
+    """Yield the tokens of every pair of texts, and the owner of each: 0 or 1 for its text, None for special tokens.
 
     Raises:
         DataError: a pair has no tokens.
         BackboneError: a token has no embedding in the model.
     """
-    rows: list[TokenRow] = []
-    lengths: list[int] = []
+    is_fast = settings.tokenizer.is_fast
     for batch in _batches(texts, pairs):
         sides = list(texts[batch]), list(pairs[batch])
-        tokens = _tokens(settings.tokenizer, *sides)
+        tokens = _tokens(settings.tokenizer, *sides, return_special_tokens_mask=not is_fast)
         refuse_empty(sides[0], tokens["input_ids"])
         refuse_without_embedding(tokens["input_ids"], settings.rules)
-        lengths += map(len, tokens["input_ids"])
-        rows += cut_rows(tokens, settings.tokenizer, *sides, max_length=settings.max_length)
-    return rows, lengths
+        names = [name for name in ("input_ids", "token_type_ids") if name in tokens]
+        for number, first in enumerate(sides[0]):
+            if is_fast:
+                owners = list(tokens.sequence_ids(number))
+            else:
+                owners = _owners(tokens["special_tokens_mask"][number], settings.tokenizer, first)
+            yield {name: tokens[name][number] for name in names}, owners
 
 
-def cut_rows(
-    tokens: BatchEncoding,
-    tokenizer: PreTrainedTokenizerBase,
-    texts: Sequence[str],
-    pairs: Sequence[str] | None = None,
-    *,
-    max_length: int,
-) -> list[TokenRow]:
-    """Return the tokens of every row, cut as the tokenizer would, which does not tell the length before the cut.
-
-    Tokenizers in Python do not tell which text a token is of; rows that are too long are tokenised again.
-    """
-    names = ["input_ids", *(["token_type_ids"] if pairs is not None and "token_type_ids" in tokens else [])]
-    rows = [{name: list(tokens[name][row]) for name in names} for row in range(len(texts))]
-    long = [row for row, values in enumerate(rows) if len(values["input_ids"]) > max_length]
-    again = []
-    for row in long:
-        owners = tokens.sequence_ids(row) if tokens.is_fast else []
-        places = kept_places(owners, max_length, tokenizer.truncation_side) if owners else None
-        if places is None:
-            again.append(row)
-        else:
-            rows[row] = {name: [values[position] for position in places] for name, values in rows[row].items()}
-    if again:
-        sides = [None if side is None else [side[row] for row in again] for side in (texts, pairs)]
-        short = _tokens(tokenizer, *sides, truncation="longest_first", max_length=max_length)
-        for number, row in enumerate(again):
-            rows[row] = {name: list(short[name][number]) for name in names}
-    return rows
+def _owners(special: Sequence[int], tokenizer: PreTrainedTokenizerBase, first: str) -> list[int | None]:
+    """Return the owners of a pair's tokens; tokenizers in Python only tell which tokens are special."""
+    count = len(tokenizer(first, add_special_tokens=False, verbose=False)["input_ids"])
+    seen = accumulate(not is_special for is_special in special)
+    return [None if is_special else int(number > count) for is_special, number in zip(special, seen, strict=True)]
 
 
-def kept_places(owners: Sequence[int | None], max_length: int, side: str) -> list[int] | None:
-    """Return the positions of the tokens of a text or pair that are kept; None if special tokens leave no room.
+def kept_places(owners: Sequence[int | None], max_length: int, side: str) -> list[int]:
+    """Return the positions of the tokens of a pair that are kept; special tokens are.
 
     A pair loses tokens of its longer text until both are of one length, then of both.
 
@@ -286,17 +239,12 @@ def kept_places(owners: Sequence[int | None], max_length: int, side: str) -> lis
     [0, 3, 4, 5, 6]
     """
     counts = [owners.count(0), owners.count(1)]
-    room = max_length - owners.count(None)
-    if room < 1:
-        return None
-    if counts[1]:
-        few = min(counts)
-        many = max(few, room - few) if few <= room else few
-        if few + many > room:
-            few, many = room // 2, room - room // 2
-        kept = [many, few] if counts[0] > counts[1] else [few, many]
-    else:
-        kept = [room, 0]
+    room = max(0, max_length - owners.count(None))
+    few = min(counts)
+    many = max(few, room - few)
+    if few + many > room:
+        few, many = room // 2, room - room // 2
+    kept = [many, few] if counts[0] > counts[1] else [few, many]
     first = [count - left if side == "left" else 0 for count, left in zip(counts, kept, strict=True)]
     seen, places = [0, 0], []
     for position, owner in enumerate(owners):
@@ -341,25 +289,13 @@ def _batches(texts: Sequence[str], pairs: Sequence[str] | None = None) -> Iterat
 
 def _tokens(
     tokenizer: PreTrainedTokenizerBase,
-    texts: Sequence[str] | None,
+    texts: Sequence[str],
     pairs: Sequence[str] | None = None,
     *,
     special: bool = True,
     **more: Any,
 ) -> BatchEncoding:
     return tokenizer(texts, pairs, add_special_tokens=special, return_attention_mask=False, verbose=False, **more)
-
-
-def _is_odd(ids: Sequence[int], rules: TokenRules) -> bool:
-    """Tell whether a document does not end with the end token, or has it elsewhere too."""
-    end = rules.end_token
-    return end is not None and (ids[-1:] != [end] or ids.count(end) > 1)
-
-
-def _ended(ids: Sequence[int], end_token: int | None, max_length: int | None = None) -> list[Any]:
-    """Return a document with the end token at its end alone."""
-    kept = [token for token in ids if token != end_token]
-    return [*(kept if max_length is None else kept[: max_length - 1]), end_token]
 
 
 def refuse_empty(texts: Sequence[str], documents: Sequence[Sequence[int]]) -> None:

@@ -2,26 +2,21 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Sequence
-from dataclasses import replace
-from itertools import accumulate
-
-from transformers import BatchEncoding, PreTrainedTokenizerBase
+from typing import NamedTuple
 
 from foretoken.errors import BackboneError, ConfigError
-from foretoken.training.options import ChunkOptions
-from foretoken.training.tokens.beginnings import Beginnings, beginnings
 from foretoken.training.tokens.chunks import sentence_ends, spans
 from foretoken.training.tokens.encode import (
     EncodeSettings,
     TokenColumns,
     TokenRow,
     Truncation,
+    beginning,
     count_lengths,
-    encode,
     kept_places,
     pair_sequences,
-    refuse_empty,
     refuse_without_embedding,
     token_sequences,
 )
@@ -38,143 +33,115 @@ def encode_texts(
         DataError: a document has no tokens.
         ConfigError: chunks too small for their overlap.
     """
-    if settings.chunks is None or settings.is_cut:
-        assert settings.limit is not None
-        rows, counts = _cut(texts, pairs, settings, settings.limit)
-        sequences = [[row] for row in rows]
-    elif pairs is not None:
-        sequences, counts = _pairs_in_chunks(texts, pairs, settings, settings.chunks)
+    if pairs is None:
+        sequences, counts = _encode_singles(texts, settings)
     else:
-        sequences, counts = _in_chunks(texts, settings, settings.chunks)
+        read = encode_pairs(texts, pairs, settings)
+        sequences = [pair.rows for pair in read]
+        cut, partly = sum(pair.is_cut for pair in read), sum(pair.is_partly for pair in read)
+        counts = Truncation(Counter(pair.length for pair in read), cut, partly)
     lengths = [sum(len(row["input_ids"]) for row in rows) for rows in sequences]
     return {"sequences": sequences, "length": lengths}, counts
 
 
-def cut_pairs(
-    texts: Sequence[str], pairs: Sequence[str], settings: EncodeSettings
-) -> tuple[list[TokenRow], list[int], frozenset[int]]:
-    """Return the tokens of pairs, their lengths before the cut, and the pairs whose length is only a lower bound.
+def _encode_singles(texts: Sequence[str], settings: EncodeSettings) -> tuple[list[list[TokenRow]], Truncation]:
+    """Return the chunks of every text, and how many texts were cut."""
+    begun = [beginning(text, settings.limit) for text in texts]
+    asked = {"add_special_tokens": False, "verbose": False}
+    with_tokens = (text for text in begun if settings.tokenizer(text, **asked)["input_ids"])
+    before, after = special_frame(settings, next(with_tokens, "a"))
+    special = len(before) + len(after)
+    bare = token_sequences(begun, settings, may_be_empty=special > 0)
+    rows = [
+        [
+            {"input_ids": [*before, *(ids[position] for position in row), *after]}
+            for row in text_places(ids, special, settings)
+        ]
+        for ids in bare
+    ]
+    lengths = [sum(token != settings.rules.end_token for token in ids) + special for ids in bare]
+    partly = sum(len(kept) < len(text) for kept, text in zip(begun, texts, strict=True))
+    return rows, count_lengths(lengths, settings.limit, partly)
 
-    A pair that is too long loses tokens of its longer text.
+
+class ReadPair(NamedTuple):
+    """What is read of a pair of texts.
+
+    Attributes:
+        rows: the tokens of its chunks.
+        length: its tokens before the cut.
+        is_cut: whether it lost tokens.
+        is_partly: whether only the beginning of a text was tokenised and counted.
     """
-    first, second = (beginnings(side, settings.tokenizer, settings.max_length) for side in (texts, pairs))
-    rows, lengths = pair_sequences(first.texts, second.texts, settings)
-    return rows, lengths, first.cut | second.cut
+
+    rows: list[TokenRow]
+    length: int
+    is_cut: bool
+    is_partly: bool
 
 
-def _cut(
-    texts: Sequence[str], pairs: Sequence[str] | None, settings: EncodeSettings, most: int
-) -> tuple[list[TokenRow], Truncation]:
-    """Return the first tokens of every text or pair, and how many were cut."""
-    if pairs is None:
-        encoded = encode(texts, settings.tokenizer, max_length=most, rules=settings.rules)
-        return [{"input_ids": ids} for ids in encoded.input_ids], encoded.truncation
-    rows, lengths, partly = cut_pairs(texts, pairs, replace(settings, max_length=most))
-    return rows, count_lengths(lengths, most, len(partly))
+def encode_pairs(texts: Sequence[str], pairs: Sequence[str], settings: EncodeSettings) -> list[ReadPair]:
+    """Return what is read of every pair; one that is too long loses tokens of its longer text."""
+    first, second = ([beginning(text, settings.limit) for text in side] for side in (texts, pairs))
+    sizes = (len(text) + len(pair) for text, pair in zip(texts, pairs, strict=True))
+    kept = (len(text) + len(pair) for text, pair in zip(first, second, strict=True))
+    read = []
+    for (tokens, owners), size, left in zip(pair_sequences(first, second, settings), sizes, kept, strict=True):
+        places = pair_places(owners, tokens["input_ids"], settings)
+        rows = [{name: [values[position] for position in row] for name, values in tokens.items()} for row in places]
+        is_cut = len(set().union(*places)) < len(owners)
+        read.append(ReadPair(rows, len(owners), is_cut, is_partly=left < size))
+    return read
 
 
-def check_overlap(size: int, overlap: int, settings: EncodeSettings) -> None:
-    """Raise a ConfigError if chunks with ``size`` tokens of text cannot overlap by ``overlap``."""
+def text_places(ids: Sequence[int], special: int, settings: EncodeSettings) -> list[list[int]]:
+    """Return the positions of a text's tokens in each of its chunks, beside ``special`` tokens around each chunk."""
+    places = [position for position, token in enumerate(ids) if token != settings.rules.end_token]
+    if settings.limit is not None and (lost := len(places) - max(0, settings.limit - special)) > 0:
+        places = places[lost:] if _cut_side(settings) == "left" else places[:-lost]
+    cuts = _chunk_spans([ids[position] for position in places], settings.max_length - special, settings)
+    return [places[begin:end] for begin, end in cuts]
+
+
+def pair_places(owners: Sequence[int | None], ids: Sequence[int], settings: EncodeSettings) -> list[list[int]]:
+    """Return the positions of the tokens in each chunk of a pair, given the ``owners`` of its tokens.
+
+    A chunk is one of the longer text, with the shorter text or half a chunk of it.
+    """
+    kept = list(range(len(owners)))
+    if settings.limit is not None and len(owners) > settings.limit:
+        kept = kept_places(owners, settings.limit, _cut_side(settings))
+    if len(kept) <= settings.max_length or settings.chunks is None:
+        return [kept]
+    sides = [[position for position in kept if owners[position] == side] for side in (0, 1)]
+    long, short = sides if len(sides[0]) >= len(sides[1]) else sides[::-1]
+    room = settings.max_length - (len(kept) - len(short) - len(long))
+    short = short[: room // 2]
+    always = {*short, *(position for position in kept if owners[position] is None)}
+    cuts = _chunk_spans([ids[position] for position in long], room - len(short), settings)
+    return [sorted({*always, *long[begin:end]}) for begin, end in cuts]
+
+
+def _cut_side(settings: EncodeSettings) -> str:
+    """Return the side at which texts lose tokens: in chunks the end of the document."""
+    return settings.tokenizer.truncation_side if settings.is_cut else "right"
+
+
+def _chunk_spans(ids: Sequence[int], size: int, settings: EncodeSettings) -> list[tuple[int, int]]:
+    """Return begin and end of the chunks of a text with ``size`` tokens of it at most; one that fits is one chunk.
+
+    Raises:
+        ConfigError: chunks of this size cannot overlap as asked for.
+    """
+    if len(ids) <= size or settings.chunks is None:
+        return [(0, len(ids))]
+    overlap = settings.chunks.shared(size)
     if size <= overlap:
         raise ConfigError(
             f"chunks.overlap is {overlap}, but a chunk holds {size} tokens of text (max_length "
             f"{settings.max_length}, the others are special); lower the overlap or raise max_length"
         )
-
-
-def _in_chunks(
-    texts: Sequence[str], settings: EncodeSettings, options: ChunkOptions
-) -> tuple[list[list[TokenRow]], Truncation]:
-    """Return the chunks of every text, and how many texts were cut."""
-    asked = {"add_special_tokens": False, "verbose": False}
-    with_tokens = (text for text in texts if settings.tokenizer(text, **asked)["input_ids"])
-    before, after = special_frame(settings, next(with_tokens, texts[0]))
-    special = len(before) + len(after)
-    size, most = settings.max_length - special, settings.max_tokens
-    begun = Beginnings(list(texts), frozenset()) if most is None else beginnings(texts, settings.tokenizer, most)
-    end_token = settings.rules.end_token
-    bare = token_sequences(begun.texts, settings, may_be_empty=special > 0)
-    if end_token is not None:
-        bare = [[token for token in ids if token != end_token] for ids in bare]
-    rows = [
-        [
-            {"input_ids": [*before, *ids[start:end], *after]}
-            for start, end in chunk_spans(ids if most is None else ids[: most - special], size, settings, options)
-        ]
-        for ids in bare
-    ]
-    return rows, count_lengths([len(ids) + special for ids in bare], most, len(begun.cut))
-
-
-def chunk_spans(
-    ids: Sequence[int], size: int, settings: EncodeSettings, options: ChunkOptions
-) -> list[tuple[int, int]]:
-    """Return begin and end of the chunks of a text; a text that fits is one chunk."""
-    if len(ids) <= size:
-        return [(0, len(ids))]
-    overlap = options.shared(size)
-    check_overlap(size, overlap, settings)
     return spans(ids, size, overlap, sentence_ends(settings.tokenizer))
-
-
-def _pairs_in_chunks(
-    texts: Sequence[str], pairs: Sequence[str], settings: EncodeSettings, options: ChunkOptions
-) -> tuple[list[list[TokenRow]], Truncation]:
-    """Return the chunks of every pair: chunks of its longer text, each with the shorter one or half a chunk of it."""
-    tokenizer, most, length = settings.tokenizer, settings.max_tokens, settings.max_length
-    sides: list[list[str]] = [list(texts), list(pairs)]
-    partly: frozenset[int] = frozenset()
-    if most is not None:
-        begun = [beginnings(side, tokenizer, most) for side in sides]
-        sides, partly = [side.texts for side in begun], begun[0].cut | begun[1].cut
-    chunked, lengths, cut = [], [], 0
-    for text, other in zip(*sides, strict=True):
-        asked = {"return_attention_mask": False, "return_special_tokens_mask": not tokenizer.is_fast, "verbose": False}
-        tokens = tokenizer([text], [other], **asked)
-        refuse_empty([text], tokens["input_ids"])
-        refuse_without_embedding(tokens["input_ids"], settings.rules)
-        lengths.append(len(tokens["input_ids"][0]))
-        whole = {name: tokens[name][0] for name in ("input_ids", "token_type_ids") if name in tokens}
-        if lengths[-1] <= length:
-            chunked.append([whole])
-            continue
-        owners = owners_of(tokens, tokenizer, text)
-        if most is not None and len(owners) > most:
-            kept = kept_places(owners, most, "right") or []
-            owners = [owners[position] for position in kept]
-            whole = {name: [values[position] for position in kept] for name, values in whole.items()}
-        places = pair_places(owners, whole["input_ids"], settings, options)
-        cut += lengths[-1] > (most or lengths[-1]) or len(set().union(*places)) < len(owners)
-        chunked.append(
-            [{name: [values[position] for position in row] for name, values in whole.items()} for row in places]
-        )
-    return chunked, replace(count_lengths(lengths, most, len(partly)), truncated=cut)
-
-
-def owners_of(tokens: BatchEncoding, tokenizer: PreTrainedTokenizerBase, first: str) -> list[int | None]:
-    """Return the text that each token of a pair is of: 0 for the first, 1 for the second, None for special tokens."""
-    if tokens.is_fast:
-        return list(tokens.sequence_ids(0))
-    # tokenizers in Python only tell which tokens are special
-    count = len(tokenizer(first, add_special_tokens=False, verbose=False)["input_ids"])
-    seen = accumulate(not is_special for is_special in tokens["special_tokens_mask"][0])
-    of_text = zip(tokens["special_tokens_mask"][0], seen, strict=True)
-    return [None if is_special else int(number > count) for is_special, number in of_text]
-
-
-def pair_places(
-    owners: Sequence[int | None], ids: Sequence[int], settings: EncodeSettings, options: ChunkOptions
-) -> list[list[int]]:
-    """Return the positions of the tokens in each chunk of a pair, given the ``owners`` of its tokens."""
-    longer = 0 if owners.count(0) >= owners.count(1) else 1
-    long, short = (
-        [position for position, owner in enumerate(owners) if owner == side] for side in (longer, 1 - longer)
-    )
-    room = settings.max_length - owners.count(None)
-    short = short[: room // 2]
-    always = {*short, *(position for position, owner in enumerate(owners) if owner is None)}
-    cuts = chunk_spans([ids[position] for position in long], room - len(short), settings, options)
-    return [sorted({*always, *long[begin:end]}) for begin, end in cuts]
 
 
 def with_offsets(text: str, settings: EncodeSettings) -> tuple[list[int], list[tuple[int, int]]]:

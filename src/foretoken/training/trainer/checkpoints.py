@@ -7,12 +7,8 @@ the step in the Trainer's state, not by its path, so that the folder of a run ca
 from __future__ import annotations
 
 import logging
-import pickle
 from contextlib import suppress
 from pathlib import Path
-
-import torch
-from safetensors import SafetensorError, safe_open
 
 from foretoken.errors import SaveError
 from foretoken.files import JsonObject, open_to_readers, remove, write_json
@@ -22,8 +18,6 @@ log = logging.getLogger(__name__)
 STATE = "trainer_state.json"
 CHECKSUMS = "checksums.json"
 KEPT = 2  # checkpoints beside the best, in case that one is damaged
-_PICKLED = ("optimizer.pt", "scheduler.pt")
-_UNREADABLE = (OSError, ValueError, RuntimeError, EOFError, KeyError, pickle.UnpicklingError)
 
 
 def seal(checkpoint: Path) -> None:
@@ -89,8 +83,8 @@ def best_in(folder: Path, step: int) -> Path:
 
 def is_whole(checkpoint: Path) -> bool:
     """Tell whether every file of a checkpoint is present and unchanged."""
-    if not (checkpoint / CHECKSUMS).exists():  # by an earlier version of foretoken, or cut short
-        return _looks_whole(checkpoint)
+    if not (checkpoint / CHECKSUMS).exists():  # by an earlier version, or cut short: the Trainer writes its state last
+        return read_state(checkpoint).get("global_step") == _step(checkpoint)
     sums = readable_object(checkpoint / CHECKSUMS) or {}
     return STATE in sums and all(_sha256(checkpoint / name) == known for name, known in sums.items())
 
@@ -133,32 +127,3 @@ def _sha256(file: Path) -> str | None:
         return file_digest(file)
     except OSError:
         return None
-
-
-def _looks_whole(checkpoint: Path) -> bool:
-    """Tell whether a checkpoint without checksums has every file that resuming needs, and each can be read."""
-    weights = list(checkpoint.glob("**/*.safetensors"))
-    return (
-        read_state(checkpoint).get("global_step") == _step(checkpoint)
-        and bool(weights)
-        and any(checkpoint.glob("rng_state*.pth"))
-        and all(_opens(file) for file in weights)
-        and all(_loads(checkpoint / name) for name in _PICKLED)
-    )
-
-
-def _opens(file: Path) -> bool:
-    """Open the header; safetensors compares it with the size of the file."""
-    try:
-        with safe_open(file, framework="pt"):
-            return True
-    except (OSError, SafetensorError):
-        return False
-
-
-def _loads(file: Path) -> bool:
-    try:
-        torch.load(file, map_location="cpu", weights_only=True)
-    except _UNREADABLE:
-        return False
-    return True

@@ -90,7 +90,7 @@ def training_arguments(
         output_dir=str(checkpoints),
         num_train_epochs=options.epochs,
         max_steps=options.max_steps or -1,
-        learning_rate=options.peak_learning_rate,
+        learning_rate=float(options.learning_rate),  # it is a number once the recipe is built
         per_device_train_batch_size=options.batch_size,
         per_device_eval_batch_size=options.eval_batch_size,
         gradient_accumulation_steps=options.gradient_accumulation_steps,
