@@ -32,6 +32,7 @@ from foretoken.backbones.base import (
     adapter_of,
     alone,
     attended_padded,
+    refuse_decoder,
     split_heads,
     text_dimensions,
 )
@@ -44,7 +45,6 @@ from foretoken.backbones.packing import (
     let_layers_pack,
     stop_layers_packing,
 )
-from foretoken.errors import BackboneError
 
 FULL, SPARSE = "original_full", "block_sparse"
 PAPER_LENGTHS = (1024, 3072, 4096)  # transformers draws random blocks for these in another way than for other lengths
@@ -330,10 +330,7 @@ def big_bird_dimensions(config: PreTrainedConfig) -> Mapping[str, int]:
     Raises:
         BackboneError: the model is a decoder.
     """
-    if config.is_decoder:
-        raise BackboneError(
-            "BigBird as a decoder (is_decoder=True) cannot carry an adapter; load the encoder (is_decoder=False)"
-        )
+    refuse_decoder(config)
     return text_dimensions(config)
 
 

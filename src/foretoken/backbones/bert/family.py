@@ -2,15 +2,28 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import replace
 from functools import partial
 
+from transformers import PreTrainedConfig
+
 from foretoken.backbones.attention_interface import interface_dimensions, is_attached
-from foretoken.backbones.base import Attention, Backbone, Stack, alone, offset_after_padding
+from foretoken.backbones.base import Attention, Backbone, Stack, alone, offset_after_padding, refuse_decoder
 from foretoken.backbones.bert.packed import BERT_PARTS, DISTILBERT_PARTS, attach_packing, detach_packing
-from foretoken.backbones.masks import extend_text_mask
 
 HEADS = ("classifier", "pre_classifier", "sequence_summary", "qa_outputs")
+
+
+def bert_dimensions(config: PreTrainedConfig) -> Mapping[str, int]:
+    """Return the dimensions of a config.
+
+    Raises:
+        BackboneError: the model is a decoder, or its attention implementation takes no mask.
+    """
+    refuse_decoder(config)
+    return interface_dimensions(config)
+
 
 BERT = Backbone(
     model_types=("bert",),
@@ -19,9 +32,7 @@ BERT = Backbone(
             layers="encoder.layer",
             attention=Attention("attention.self", ("attention.self.query",), "attention.output.dense"),
             feed_forward=("intermediate", "output.dense"),
-            entry=("embeddings_project", "embeddings"),
             end="encoder",
-            extend_inputs=extend_text_mask,
             layer_output=alone,
         ),
     ),
@@ -29,7 +40,7 @@ BERT = Backbone(
     pooled_heads=("ForSequenceClassification", "ForMultipleChoice"),
     first_token_heads=("ForSequenceClassification", "ForMultipleChoice"),
     projections=("query", "value"),
-    dimensions=interface_dimensions,
+    dimensions=bert_dimensions,
     attach_attention=partial(attach_packing, parts=BERT_PARTS),
     detach_attention=partial(detach_packing, parts=BERT_PARTS),
     is_attached=is_attached,
@@ -45,9 +56,7 @@ DISTILBERT = Backbone(
             layers="transformer.layer",
             attention=Attention("attention", ("attention.q_lin",), "attention.out_lin"),
             feed_forward=("ffn", "ffn"),
-            entry=("embeddings",),
             end="transformer",
-            extend_inputs=extend_text_mask,
             layer_output=alone,
         ),
     ),

@@ -181,13 +181,13 @@ class EncoderHooks(PackedPass):
             return None
         nowhere = torch.zeros(hidden.shape[:2], dtype=torch.bool, device=hidden.device)
         masked = nowhere if mask is None else masked_texts(mask, hidden)
-        batch = self.begin(ADAPTER.get(attention), masked[:, facts.prefix_length :])
+        batch = self.begin(ADAPTER.get(attention), masked)
         if first and (wanted := batch.first_tokens()) is not None:
             self.batch = replace(batch, wanted=wanted)
         kwargs = {**kwargs, "attention_mask": batch}
         if args:
-            return (batch.pack(hidden), *args[1:]), kwargs
-        return (), {**kwargs, "hidden_states": batch.pack(hidden)}
+            return (batch.pack_text(hidden), *args[1:]), kwargs
+        return (), {**kwargs, "hidden_states": batch.pack_text(hidden)}
 
     def after(self, encoder: nn.Module, args: Any, output: Any) -> Any:
         """Unpack the last hidden states; a failed pass has none."""

@@ -52,23 +52,24 @@ class PackingEncoder(LongformerEncoder):
         output_hidden_states: bool = False,
         return_dict: bool = True,
     ) -> Any:
-        """(B, P + N, D) -> (B, P + N - padding_len, D); the mask is below 0 for padding, above 0 for global tokens."""
+        """(B, N, D) -> (B, P + N - padding_len, D); the mask is below 0 for padding, above 0 for global tokens."""
         attentions = self.attentions()
         facts = facts_of(attentions[0])
         if output_attentions or attention_mask is None or not may_pack(self, facts, hidden_states):
             return super().forward(
                 hidden_states, attention_mask, padding_len, output_attentions, output_hidden_states, return_dict
             )
-        text, length = attention_mask[:, facts.prefix_length :], facts.prefix_length
-        batch = packed_batch_of(text < 0, text > 0, prefix_length=length, prefix_mask=facts.partial_prefix)
+        masks = attention_mask < 0, attention_mask > 0
+        batch = packed_batch_of(*masks, prefix_length=facts.prefix_length, prefix_mask=facts.partial_prefix)
         note_packed(self, batch)
         recorded = []
         with while_packed(ADAPTER.get(attentions[0]), batch):
-            hidden = batch.pack(hidden_states)
+            hidden, entering = batch.pack_text(hidden_states), batch.with_prefix(0)
             last = self.for_last_layer(batch, attentions[-1]) if not output_hidden_states else batch
             for number, layer in enumerate(self.layer):
                 if output_hidden_states:
-                    recorded.append(with_own_prefix(batch, attentions[max(number - 1, 0)]).unpack(hidden))
+                    recorded.append(entering.unpack(hidden))
+                    entering = with_own_prefix(batch, attentions[number])
                 hidden = layer(hidden, attention_mask=last if number == len(self.layer) - 1 else batch)[0]
             batch = with_own_prefix(batch, attentions[-1])
         if last.wanted is not None:

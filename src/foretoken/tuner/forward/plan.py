@@ -124,7 +124,6 @@ class Plan:
         phase: where the prefix is.
         token_ids: (B, N), or None when the model was given embeddings.
         text_mask: (B, N) mask as the user gave it, where attention must extend it itself.
-        is_late: the prefix enters after the masks were made, so that attention extends them.
         prefix_kv: in phase PREFIX_CACHED, the prefix's keys and values (B or 1, H_kv, P, K), by layer.
         memo: masks extended in this pass.
         is_mixed: each document names its adapter.
@@ -145,7 +144,6 @@ class Plan:
     phase: Phase = Phase.NONE
     token_ids: Tensor | None = None
     text_mask: Tensor | None = None
-    is_late: bool = False
     prefix_kv: dict[int, tuple[Tensor, Tensor]] = field(default_factory=dict)
     memo: dict[int, tuple[Tensor | None, Tensor | None]] = field(default_factory=dict)
     is_mixed: bool = False
@@ -181,6 +179,11 @@ class Plan:
     @cached_property
     def _stages(self) -> dict[int, Plan]:
         return {}
+
+    @property
+    def is_first_entry(self) -> bool:
+        """Whether no vector of a prefix has entered before the layer where the plan begins."""
+        return all(group.num_entering == group.prefix_length for group in self.groups)
 
     @property
     def is_staged(self) -> bool:

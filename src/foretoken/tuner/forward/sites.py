@@ -19,7 +19,7 @@ from torch import Tensor, nn
 from foretoken.backbones.module_value import Arguments, Keywords
 from foretoken.errors import AdapterError
 from foretoken.methods.sites import AttentionEdit, LayerEntry
-from foretoken.tuner.forward.plan import Group, PassState, Plan
+from foretoken.tuner.forward.plan import Group, PassState, Phase, Plan
 
 NAME = "foretoken"
 
@@ -72,7 +72,7 @@ class EntrySite(Site):
         return self.pass_state.plan_at(self.layer)
 
     def forward(self, hidden: Tensor) -> Tensor:
-        """(B, P + N, D) -> (B, P + N, D), or packed (1, S, D); P = 0 where the hidden states hold the text alone.
+        """(B, N, D) -> (B, P + N, D) where the prefix enters, later (B, P + N, D) -> the same; or packed, (1, S, D).
 
         Equation 1 of prefix-propagation (Li et al. 2023): the input of layer 0 is ``cat(P^(0), C)``; before layer l > 0
         the first P hidden states get ``+ P^(l)``.
@@ -82,11 +82,13 @@ class EntrySite(Site):
         if plan is None or not at_work:
             return hidden
         here, packed = plan.prefix_here, plan.packed
-        prefix, text = (hidden[:, :here], hidden[:, here:]) if packed is None else packed.split(hidden)
         enters = bool(here) and self.layer == plan.begins
+        if enters and plan.phase is Phase.JOINT and plan.is_first_entry:  # so far the hidden states are the text alone
+            prefix, text = hidden.new_zeros(plan.batch_size, here, hidden.shape[-1]), hidden
+        else:
+            prefix, text = (hidden[:, :here], hidden[:, here:]) if packed is None else packed.split(hidden)
         if enters:
-            # P^(0) replaces the zeros of StackHooks.reserve_prefix. It is computed inside the layer, because sharding,
-            # offloading and checkpointing provide the layer's parameters only here.
+            # inside the layer, because sharding, offloading and checkpointing provide the layer's parameters only here
             prefix = new_prefix(plan, at_work, prefix)
         for group, entry in at_work:
             if here and group.prefix_length:
@@ -122,7 +124,7 @@ def new_prefix(plan: Plan, at_work: Sequence[tuple[Group, LayerEntry]], prefix: 
 
     It is zero where a document's own prefix is shorter.
     """
-    if all(group.num_entering == group.prefix_length for group in plan.groups):  # nothing has entered before
+    if plan.is_first_entry:
         prefix = torch.zeros_like(prefix)
     for group, entry in at_work:
         if not (count := group.num_entering):
