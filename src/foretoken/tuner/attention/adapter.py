@@ -87,7 +87,7 @@ class TunedAttention:
         """Compute the facts of the current pass for this layer."""
         # the active adapters, or those that documents of the batch name; the module has a site if an adapter acts here
         site: AttentionSite | None = getattr(self.module, NAME, None)
-        at_work = () if site is None else site.at_work(plan)
+        at_work = () if site is None else plan.at_work(site)
         members = [(group, member) for group, edit in at_work for member in edit.members()]
         columns = tuple((group, member) for group, member in members if isinstance(member, ScoreColumns))
         separate = tuple((group, member) for group, member in members if isinstance(member, SeparatePrefix))

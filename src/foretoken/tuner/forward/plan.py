@@ -7,8 +7,8 @@ from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from enum import Enum, auto
 from functools import cached_property
-from itertools import pairwise
 from types import MappingProxyType
+from typing import Any
 
 import torch
 from torch import Tensor, nn
@@ -189,6 +189,15 @@ class Plan:
     def is_staged(self) -> bool:
         """Whether parts of the prefix enter before different layers."""
         return len(self.entries) > 1
+
+    def at_work(self, site: nn.ModuleDict) -> list[tuple[Group, Any]]:
+        """Return (group, module) for the adapters of this pass that have a module at a site."""
+        pairs: list[tuple[Group, Any]] = []
+        for group in self.groups:
+            if group.adapter in site:
+                module: Any = site[group.adapter]
+                pairs.append((group, module if group.rows is None else module.bound(group.rows)))
+        return pairs
 
     def ids_for(self, text: Tensor) -> Tensor | None:
         """Return the token ids of the (B, N, D) text, or packed (1, T, D).
@@ -371,24 +380,3 @@ def check_names(names: Sequence[str], known: Collection[str]) -> None:
         raise AdapterError(
             f"adapter_names names {unknown[0]!r}, which is not loaded{hint}; loaded: {', '.join(known)} (or {BASE!r})"
         )
-
-
-def check_positions_agree(plan: Plan) -> None:
-    """Raise AdapterError where a document has both a position-free prefix and one with positions."""
-    prefixes = {group.adapter: group.adapter in plan.position_free for group in plan.groups if group.prefix_length}
-    if not plan.is_mixed and len(set(prefixes.values())) > 1:
-        raise AdapterError(
-            f"the active adapters {', '.join(prefixes)} cannot act together: position_free is set only in "
-            f"{', '.join(name for name in prefixes if prefixes[name])}; activate one of them at a time"
-        )
-
-
-def check_entries_in_turn(plan: Plan) -> None:
-    """Raise AdapterError where a causal prefix would see vectors of an earlier prefix that have not entered yet."""
-    groups = sorted((group for group in plan.groups if group.prefix_length), key=lambda group: group.offset)
-    if plan.is_mixed or all(first.entries()[-1] <= second.entries()[0] for first, second in pairwise(groups)):
-        return
-    raise AdapterError(
-        f"the active adapters {', '.join(group.adapter for group in groups)} cannot act together: a part of one prefix "
-        "enters before a later layer than another prefix; activate one of them at a time"
-    )

@@ -47,15 +47,6 @@ class Site(nn.ModuleDict, BaseTunerLayer):
         """The plan of the current pass."""
         return self.pass_state.plan
 
-    def at_work(self, plan: Plan | None) -> list[tuple[Group, Any]]:
-        """Return (group, module) for the adapters that are active here in a pass."""
-        pairs: list[tuple[Group, Any]] = []
-        for group in () if plan is None else plan.groups:
-            if group.adapter in self:
-                module: Any = self[group.adapter]
-                pairs.append((group, module if group.rows is None else module.bound(group.rows)))
-        return pairs
-
 
 class EntrySite(Site):
     """A layer entry: adds the prefix before the text where it enters, then edits prefix and text.
@@ -78,8 +69,7 @@ class EntrySite(Site):
         the first P hidden states get ``+ P^(l)``.
         """
         plan = self.plan
-        at_work = self.at_work(plan)
-        if plan is None or not at_work:
+        if plan is None or not (at_work := plan.at_work(self)):
             return hidden
         here, packed = plan.prefix_here, plan.packed
         enters = bool(here) and self.layer == plan.begins
@@ -169,8 +159,10 @@ class OutputSite(Site):
 
     def forward(self, output: Tensor, module_input: Tensor, around: AroundModule) -> Tensor:
         """Output (B, ..., D_out) and input (B, ..., D_in), and the hooks that pass them -> new output."""
-        packed = None if self.plan is None else self.plan.packed
-        for group, edit in self.at_work(self.plan):
+        if self.plan is None:
+            return output
+        packed = self.plan.packed
+        for group, edit in self.plan.at_work(self):
             if self.edit_of[group.adapter] is around:
                 edited = edit(group.take(output, packed), group.take(module_input, packed))
                 output = group.put(output, edited, packed)

@@ -13,7 +13,7 @@ from collections.abc import Callable, Hashable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from functools import partial
-from itertools import accumulate
+from itertools import accumulate, pairwise
 from typing import Any, TypeAlias
 
 import torch
@@ -23,19 +23,12 @@ from foretoken.backbones.base import Backbone, Stack, unchanged
 from foretoken.backbones.masks import prefix_without_positions, with_positions
 from foretoken.backbones.module_value import Arguments, Keywords
 from foretoken.backbones.pooling import POOLING
+from foretoken.errors import AdapterError
 from foretoken.methods.dimensions import Dimensions
 from foretoken.methods.sites import LayerEntry
 from foretoken.tuner.forward.mixed_batch import hook_names
 from foretoken.tuner.forward.outputs import Output, last_states, to_text, with_pooled_text, without_prefix
-from foretoken.tuner.forward.plan import (
-    PassState,
-    Phase,
-    Plan,
-    check_entries_in_turn,
-    check_positions_agree,
-    entries_of,
-    make_groups,
-)
+from foretoken.tuner.forward.plan import PassState, Phase, Plan, entries_of, make_groups
 from foretoken.tuner.forward.quantised import compute_type
 from foretoken.tuner.forward.rows import RowParameters
 from foretoken.tuner.forward.sites import NAME, EntrySite, Site
@@ -343,3 +336,24 @@ class CheckpointReplay:
         finally:
             for handle in handles:
                 handle.remove()
+
+
+def check_positions_agree(plan: Plan) -> None:
+    """Raise AdapterError where a document has both a position-free prefix and one with positions."""
+    prefixes = {group.adapter: group.adapter in plan.position_free for group in plan.groups if group.prefix_length}
+    if not plan.is_mixed and len(set(prefixes.values())) > 1:
+        raise AdapterError(
+            f"the active adapters {', '.join(prefixes)} cannot act together: position_free is set only in "
+            f"{', '.join(name for name in prefixes if prefixes[name])}; activate one of them at a time"
+        )
+
+
+def check_entries_in_turn(plan: Plan) -> None:
+    """Raise AdapterError where a causal prefix would see vectors of an earlier prefix that have not entered yet."""
+    groups = sorted((group for group in plan.groups if group.prefix_length), key=lambda group: group.offset)
+    if plan.is_mixed or all(first.entries()[-1] <= second.entries()[0] for first, second in pairwise(groups)):
+        return
+    raise AdapterError(
+        f"the active adapters {', '.join(group.adapter for group in groups)} cannot act together: a part of one prefix "
+        "enters before a later layer than another prefix; activate one of them at a time"
+    )
