@@ -6,7 +6,7 @@ from torch import nn
 from transformers.models.longformer.modeling_longformer import LongformerSelfAttention
 
 from foretoken.backbones.base import Attention, Backbone, Stack, in_tuple, offset_after_padding, text_dimensions
-from foretoken.backbones.bert.family import HEADS
+from foretoken.backbones.bert import HEADS
 from foretoken.backbones.longformer.attention import GlobalTokens
 from foretoken.backbones.longformer.mask_row import make_one_row
 from foretoken.backbones.longformer.packed import PackingSelfAttention, attach_encoder, detach_encoder

@@ -23,9 +23,9 @@ from foretoken.attention import Packed, Weighting, choose
 from foretoken.attention.engines.projected import pays
 from foretoken.attention.packed import PackedBatch, packed_batch_of
 from foretoken.backbones.base import ADAPTER, NO_ADAPTER, PassFacts, facts_of
+from foretoken.backbones.head_inputs import HEAD_INPUTS
 from foretoken.backbones.longformer.attention import WindowedSelfAttention
 from foretoken.backbones.packing import (
-    HEAD_INPUTS,
     is_watched,
     may_pack,
     note_packed,
