@@ -27,8 +27,7 @@ from dataclasses import replace
 import torch
 from torch import Tensor
 
-from foretoken.attention.call import EVERYTHING, AttentionCall
-from foretoken.attention.columns import NO_COLUMNS, ExtraColumns, joined
+from foretoken.attention.call import EVERYTHING, NO_COLUMNS, AttentionCall, ExtraColumns, joined
 from foretoken.attention.engines.dense import repeat_heads
 from foretoken.attention.engines.table import BY_MASK, GATHER, NAMES, Engine
 from foretoken.attention.kernels import SOFTMAX, Weighting

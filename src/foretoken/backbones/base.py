@@ -161,11 +161,6 @@ class Attention:
     is_rotary: bool = False
 
 
-def unchanged(kwargs: Keywords, prefix_mask: Tensor) -> Keywords:
-    """Return the arguments of a layer unchanged: its attention extends the masks itself."""
-    return kwargs
-
-
 def alone(hidden: Tensor) -> object:
     """Return the hidden states, like a layer that returns nothing else."""
     return hidden
@@ -181,22 +176,9 @@ def always(body: nn.Module) -> bool:
     return True
 
 
-def nothing_wrong(config: PreTrainedConfig) -> None:
-    """Return None, for families whose caches can hold a prefix; a lambda could not be pickled with the model."""
-
-
 def no_offset(config: PreTrainedConfig) -> int:
     """Return 0: the first token has the first position of the table."""
     return 0
-
-
-def as_it_is(model: Any) -> None:
-    """Leave the model alone: its class hands its head whatever the body yields first."""
-
-
-def no_hooks(model: nn.Module, body: nn.Module) -> list[RemovableHandle]:
-    """Return no handles, for families whose heads need no further hooks."""
-    return []
 
 
 def offset_after_padding(config: PreTrainedConfig) -> int:
@@ -225,7 +207,8 @@ class Stack:
         takes_positions: its module takes ``position_ids``: those of a prefix that runs alone are 0, and if the user
             passes none, those of a text count from its first token that is not padding.
         heads: config -> (heads, key-value heads, head width), where they differ from the backbone's dimensions.
-        extend_layer: keyword arguments of a layer and the prefix's (B, P) mask -> arguments extended for the prefix.
+        extend_layer: keyword arguments of a layer and the prefix's (B, P) mask -> arguments extended for the prefix;
+            None where the layer's attention does all.
         layer_output: hidden states -> the output of a layer; None where layers cannot be skipped, as their output
             depends on more.
     """
@@ -239,7 +222,7 @@ class Stack:
     is_causal: bool = False
     takes_positions: bool = False
     heads: Callable[[PreTrainedConfig], tuple[int, int, int]] | None = None
-    extend_layer: Callable[[Keywords, Tensor], Keywords] = unchanged
+    extend_layer: Callable[[Keywords, Tensor], Keywords] | None = None
     layer_output: Callable[[Tensor], object] | None = None
 
     def module(self, body: nn.Module) -> nn.Module:
@@ -285,7 +268,7 @@ class Backbone:
     dimensions: Callable[[PreTrainedConfig], Mapping[str, int]]
     attach_attention: Callable[[nn.Module, list[nn.Module]], None]
     detach_attention: Callable[[nn.Module, list[nn.Module]], None]
-    cannot_cache: Callable[[PreTrainedConfig], str | None] = nothing_wrong
+    cannot_cache: Callable[[PreTrainedConfig], str | None] | None = None
     is_attached: Callable[[nn.Module], bool] = always
     pooled_heads: tuple[str, ...] = ()
     pretrained_heads: tuple[str, ...] = ()
@@ -295,8 +278,8 @@ class Backbone:
     first_token_is_global: bool = False
     segments_are_tokens: bool = False
     packs_padded_batches: bool = False
-    read_one_state: Callable[[Any], None] = as_it_is
-    note_head: Callable[[nn.Module, nn.Module], list[RemovableHandle]] = no_hooks
+    read_one_state: Callable[[Any], None] | None = None
+    note_head: Callable[[nn.Module, nn.Module], list[RemovableHandle]] | None = None
 
     @property
     def is_fused(self) -> bool:

@@ -130,7 +130,7 @@ def note_head_inputs(model: nn.Module, body: nn.Module, backbone: Backbone) -> l
     return [
         model.register_forward_pre_hook(hooks.before, with_kwargs=True),
         model.register_forward_hook(hooks.after, always_call=True),
-        *backbone.note_head(model, body),
+        *(backbone.note_head(model, body) if backbone.note_head is not None else ()),
     ]
 
 

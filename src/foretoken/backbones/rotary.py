@@ -24,7 +24,7 @@ from foretoken.backbones.attention_interface import (
     interface_dimensions,
     is_attached,
 )
-from foretoken.backbones.base import Attention, Backbone, Stack, alone, as_it_is
+from foretoken.backbones.base import Attention, Backbone, Stack, alone
 from foretoken.backbones.module_value import Keywords
 from foretoken.backbones.packing import RotaryPacks, let_layers_pack, stop_layers_packing
 
@@ -100,7 +100,7 @@ NOMIC_BERT = replace(
     model_types=("nomic_bert",),
     heads=("classifier",),
     pooled_heads=("ForSequenceClassification",),
-    read_one_state=as_it_is,
+    read_one_state=None,
 )
 
 JINA_EMBEDDINGS_V3 = replace(

@@ -14,7 +14,7 @@ from foretoken.errors import ConfigError
 from foretoken.methods.base import ForetokenConfig
 from foretoken.methods.bottleneck_adapter import BottleneckAdapterConfig
 from foretoken.methods.dimensions import AttentionShape, Dimensions, Place
-from foretoken.methods.low_rank.update import LowRankUpdate
+from foretoken.methods.low_rank import LowRankUpdate
 from foretoken.methods.require import require_choice, require_fraction, require_int, require_positive
 from foretoken.methods.sites import OutputEdit, ScoreColumns, Sites
 from foretoken.options import option

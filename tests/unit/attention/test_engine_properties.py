@@ -10,7 +10,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from foretoken.attention import DenseMask, ExtraColumns, LinearMap, Packed, Projected, Window, attend, engines
-from foretoken.attention.columns import column_probabilities
+from foretoken.attention.call import column_probabilities
 from foretoken.attention.engines import cpu_band
 from foretoken.attention.engines.cpu_band import WindowedDocuments, attend_documents
 from foretoken.attention.packed import DocumentSpan, packed_batch_of

@@ -19,7 +19,7 @@ from typing import Any, TypeAlias
 import torch
 from torch import Tensor, nn
 
-from foretoken.backbones.base import Backbone, Stack, unchanged
+from foretoken.backbones.base import Backbone, Stack
 from foretoken.backbones.masks import prefix_without_positions, with_positions
 from foretoken.backbones.module_value import Arguments, Keywords
 from foretoken.backbones.pooling import POOLING
@@ -86,7 +86,7 @@ class StackHooks:
             # before hooks that others registered earlier: these get only the text
             self.module.register_forward_hook(self.after_stack, prepend=True),
         ]
-        if stack.extend_layer is not unchanged:
+        if stack.extend_layer is not None:
             for number, layer in enumerate(self.layers):
                 hook = partial(self.before_layer, number)
                 self.handles.append(layer.register_forward_pre_hook(hook, with_kwargs=True))
@@ -249,10 +249,10 @@ class StackHooks:
         self, number: int, layer: nn.Module, args: Arguments, kwargs: Keywords
     ) -> tuple[Arguments, Keywords] | None:
         """Extend the layer's arguments for a prefix before its text."""
-        plan = self.pass_state.plan_at(number)
-        if plan is None or not plan.prefix_here:
+        plan, extend = self.pass_state.plan_at(number), self.stack.extend_layer
+        if plan is None or not plan.prefix_here or extend is None:
             return None
-        return args, self.stack.extend_layer(kwargs, plan.prefix_mask())
+        return args, extend(kwargs, plan.prefix_mask())
 
     def strip_prefix(self, end: nn.Module, args: Arguments, output: Output) -> Output:
         """Remove the prefix, before pooler, heads and decoder."""
