@@ -52,7 +52,8 @@ def attend_packed(call: AttentionCall, columns: ExtraColumns) -> tuple[Tensor, T
         return query, columns.scores
     batch, prefix = packed.batch, packed.prefix_kv
     if columns.prefix_kv is not None:
-        batch, prefix = batch.with_longer_prefix(columns.prefix_kv[0].shape[2]), packed.prefix_with(columns.prefix_kv)
+        batch = batch.with_prefix(batch.prefix_length + columns.prefix_kv[0].shape[2])
+        prefix = packed.prefix_with(columns.prefix_kv)
     start = batch.text_start
     if prefix is not None:
         key, value = (

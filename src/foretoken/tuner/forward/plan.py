@@ -154,6 +154,8 @@ class Plan:
     entries: tuple[int, ...] = ()
     number: int | None = None
     facts: dict[Hashable, PassFacts] = field(init=False, default_factory=dict)
+    _stages: dict[int, Plan] = field(init=False, default_factory=dict)
+    _single: dict[int, Plan] = field(init=False, default_factory=dict)
 
     def at(self, layer: int) -> Plan:
         """Return the plan as a layer sees it: with the vectors of the prefix that have entered.
@@ -175,10 +177,6 @@ class Plan:
                 entries=(),
             )
         return self._stages[begins]
-
-    @cached_property
-    def _stages(self) -> dict[int, Plan]:
-        return {}
 
     @property
     def is_first_entry(self) -> bool:
@@ -262,10 +260,6 @@ class Plan:
             groups = tuple(single for group in self.groups if (single := group.only(number)) is not None)
             self._single[number] = replace(self, groups=groups, batch_size=1, packed=None, memo={}, number=number)
         return self._single[number]
-
-    @cached_property
-    def _single(self) -> dict[int, Plan]:
-        return {}
 
     @property
     def is_prefix_shared(self) -> bool:
