@@ -11,7 +11,7 @@ heads, K head width, D model width.
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from functools import partial
 from typing import Any
 
@@ -38,7 +38,6 @@ from foretoken.backbones.base import (
 )
 from foretoken.backbones.head_inputs import HEAD_INPUTS
 from foretoken.backbones.packing import (
-    DerivedLayer,
     FirstLayerPacks,
     PackingLayer,
     is_watched,
@@ -46,23 +45,6 @@ from foretoken.backbones.packing import (
     stop_layers_packing,
     with_own_prefix,
 )
-
-
-@dataclass(frozen=True)
-class EncoderPaths:
-    """The paths of the modules that packing needs, in one family.
-
-    Attributes:
-        encoder: path of the encoder in the body.
-        attention: path of the attention in a layer.
-        layer: what a layer's class gets.
-        chunked: path in a layer of the module with ``chunk_size_feed_forward``; empty for the layer itself.
-    """
-
-    encoder: str
-    attention: str
-    layer: type[DerivedLayer]
-    chunked: str = ""
 
 
 def attended_first(attention: Any, batch: PackedBatch, query: Tensor, key: Tensor, value: Tensor) -> Tensor:
@@ -120,16 +102,12 @@ class FirstTokenBlock(FirstTokenLayer):
         return self.output_layer_norm(self.ffn(x) + x)
 
 
-BERT_PARTS = EncoderPaths("encoder", "attention.self", FirstTokenLayer)
-DISTILBERT_PARTS = EncoderPaths("transformer", "attention", FirstTokenBlock, chunked="ffn")
-
-
 class FirstTokenPacks(FirstLayerPacks):
     """Packs before the first layer; the last one computes only the first tokens where the head reads no others."""
 
-    def __init__(self, encoder: Any, parts: EncoderPaths) -> None:
-        super().__init__(encoder, list(encoder.layer), parts.attention)
-        self.chunked: Any = encoder.layer[0].get_submodule(parts.chunked)
+    def __init__(self, encoder: Any, attention: str, chunked: str) -> None:
+        super().__init__(encoder, list(encoder.layer), attention)
+        self.chunked: Any = encoder.layer[0].get_submodule(chunked)
 
     def entering(
         self, layer: nn.Module, hidden: Tensor, mask: Tensor | PackedBatch | None
@@ -153,17 +131,34 @@ class FirstTokenPacks(FirstLayerPacks):
         return not self.chunked.chunk_size_feed_forward and super().may_begin(facts, hidden)
 
 
-def attach_packing(body: nn.Module, attentions: list[nn.Module], parts: EncoderPaths) -> None:
-    """Let attention ask its adapter, and the encoder pack its batches; a decoder does not pack."""
+def attach_packing(
+    body: nn.Module,
+    attentions: list[nn.Module],
+    encoder: str,
+    *,
+    attention: str,
+    kind: type[FirstTokenLayer],
+    chunked: str = "",
+) -> None:
+    """Let attention ask its adapter, and the encoder pack its batches; a decoder does not pack.
+
+    Args:
+        body: the model's body.
+        attentions: the layers' attention modules.
+        encoder: path of the encoder in the body.
+        attention: path of the attention in a layer.
+        kind: what a layer's class gets.
+        chunked: path in a layer of the module with ``chunk_size_feed_forward``; empty for the layer itself.
+    """
     attach_interface(body, attentions)
     if not getattr(body.config, "is_decoder", False):
-        let_layers_pack(FirstTokenPacks(body.get_submodule(parts.encoder), parts), parts.layer)
+        let_layers_pack(FirstTokenPacks(body.get_submodule(encoder), attention, chunked), kind)
 
 
-def detach_packing(body: nn.Module, attentions: list[nn.Module], parts: EncoderPaths) -> None:
+def detach_packing(body: nn.Module, attentions: list[nn.Module], encoder: str) -> None:
     """Undo :func:`attach_packing`."""
     detach_interface(body, attentions)
-    stop_layers_packing(body.get_submodule(parts.encoder))
+    stop_layers_packing(body.get_submodule(encoder))
 
 
 HEADS = ("classifier", "pre_classifier", "sequence_summary", "qa_outputs")
@@ -195,8 +190,8 @@ BERT = Backbone(
     first_token_heads=("ForSequenceClassification", "ForMultipleChoice"),
     projections=("query", "value"),
     dimensions=bert_dimensions,
-    attach_attention=partial(attach_packing, parts=BERT_PARTS),
-    detach_attention=partial(detach_packing, parts=BERT_PARTS),
+    attach_attention=partial(attach_packing, encoder="encoder", attention="attention.self", kind=FirstTokenLayer),
+    detach_attention=partial(detach_packing, encoder="encoder"),
     is_attached=is_attached,
 )
 
@@ -218,7 +213,9 @@ DISTILBERT = Backbone(
     first_token_heads=("ForSequenceClassification", "ForMultipleChoice"),
     projections=("q_lin", "v_lin"),
     dimensions=interface_dimensions,  # DistilBertConfig answers to the usual names through its attribute map
-    attach_attention=partial(attach_packing, parts=DISTILBERT_PARTS),
-    detach_attention=partial(detach_packing, parts=DISTILBERT_PARTS),
+    attach_attention=partial(
+        attach_packing, encoder="transformer", attention="attention", kind=FirstTokenBlock, chunked="ffn"
+    ),
+    detach_attention=partial(detach_packing, encoder="transformer"),
     is_attached=is_attached,
 )
