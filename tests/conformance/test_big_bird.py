@@ -9,7 +9,7 @@ from peft import get_peft_model
 from transformers import BigBirdConfig, BigBirdModel
 
 from foretoken import AoTPTuningConfig, PrefixPropagationConfig, PrefixTuningConfig, PromptTuningConfig
-from foretoken.attention.attend import attend_call
+from foretoken.attention import attend_call
 from foretoken.attention.choose import use_packing
 from foretoken.backbones.base import ADAPTER, PassFacts
 from foretoken.backbones.big_bird import attach_blocked

@@ -114,18 +114,39 @@ def note_packed(encoder: nn.Module, batch: PackedBatch | None) -> None:
         inputs.packed = batch
 
 
-class PackedPass:
-    """A packed pass: its batch, the adapters' context, and the hooks that begin and end it.
+class FirstLayerPacks:
+    """Packs a batch before the first layer of an encoder, and unpacks it after the last one.
 
     Args:
-        encoder: the module with the note of :class:`HeadInputs`.
+        encoder: the module that runs the layers, with the note of :class:`HeadInputs`.
+        layers: its layers.
+        attention: path of the attention in a layer.
+
+    Attributes:
+        batch: the batch of a packed pass; None between passes, and in padded ones.
+        context: of the adapters in a packed pass.
     """
 
-    def __init__(self, encoder: nn.Module) -> None:
+    def __init__(self, encoder: nn.Module, layers: list[nn.Module], attention: str) -> None:
         self.encoder = encoder
+        self.layers = layers
+        self.path = attention
         self.batch: PackedBatch | None = None
         self.context: AbstractContextManager[None] | None = None
-        self.handles: list[RemovableHandle] = []
+        # before the tuner's hook, which removes the prefix from padded states
+        self.handles: list[RemovableHandle] = [
+            encoder.register_forward_hook(self.after_pass, prepend=True, always_call=True)
+        ]
+
+    def entering(
+        self, layer: nn.Module, hidden: Tensor, mask: Tensor | PackedBatch | None
+    ) -> tuple[Tensor, Tensor | PackedBatch | None]:
+        """Return a layer's hidden states, which the first layer packs, and its mask, or the packed batch instead."""
+        if layer is self.layers[0] and isinstance(mask, Tensor):
+            attention = layer.get_submodule(self.path)
+            if self.may_begin(facts_of(attention), hidden):
+                hidden = self.begin(ADAPTER.get(attention), *self.masks(mask, hidden)).pack_text(hidden)
+        return hidden, mask if self.batch is None else self.batch
 
     def begin(self, adapter: AttentionAdapter | None, masked: Tensor, is_global: Tensor | None = None) -> PackedBatch:
         """Return the batch for (B, N) bool masks of padding and global tokens, and note it for adapters and head."""
@@ -147,38 +168,6 @@ class PackedPass:
         if self.context is not None:
             context, self.context = self.context, None
             context.__exit__(None, None, None)
-
-    def remove(self) -> None:
-        """Remove the hooks."""
-        for handle in self.handles:
-            handle.remove()
-
-
-class FirstLayerPacks(PackedPass):
-    """Packs a batch before the first layer of an encoder, and unpacks it after the last one.
-
-    Args:
-        encoder: the module that runs the layers, with the note of :class:`HeadInputs`.
-        layers: its layers.
-        attention: path of the attention in a layer.
-    """
-
-    def __init__(self, encoder: nn.Module, layers: list[nn.Module], attention: str) -> None:
-        super().__init__(encoder)
-        self.layers = layers
-        self.path = attention
-        # before the tuner's hook, which removes the prefix from padded states
-        self.handles = [encoder.register_forward_hook(self.after_pass, prepend=True, always_call=True)]
-
-    def entering(
-        self, layer: nn.Module, hidden: Tensor, mask: Tensor | PackedBatch | None
-    ) -> tuple[Tensor, Tensor | PackedBatch | None]:
-        """Return a layer's hidden states, which the first layer packs, and its mask, or the packed batch instead."""
-        if layer is self.layers[0] and isinstance(mask, Tensor):
-            attention = layer.get_submodule(self.path)
-            if self.may_begin(facts_of(attention), hidden):
-                hidden = self.begin(ADAPTER.get(attention), *self.masks(mask, hidden)).pack_text(hidden)
-        return hidden, mask if self.batch is None else self.batch
 
     def may_begin(self, facts: PassFacts, hidden: Tensor) -> bool:
         """Tell whether this pass is packed."""
@@ -212,6 +201,11 @@ class FirstLayerPacks(PackedPass):
     def after_pass(self, module: nn.Module, args: Any, output: Any) -> None:
         """End a pass that failed: a forward hook of the encoder that always runs."""
         self.end()
+
+    def remove(self) -> None:
+        """Remove the hooks."""
+        for handle in self.handles:
+            handle.remove()
 
 
 class RotaryPacks(FirstLayerPacks):
