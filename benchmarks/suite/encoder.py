@@ -42,7 +42,7 @@ from benchmarks.suite.models import (
     step,
 )
 from benchmarks.suite.runner import Options, Part
-from foretoken.attention.choose import PACKING_VARIABLE
+from foretoken.attention.attend import PACKING_VARIABLE
 from foretoken.training.tokens.batches import BucketSampler, ShuffleSampler
 from foretoken.training.trainer.memory import give_back_between_layers
 from foretoken.tuner.speed import speed_up

@@ -33,7 +33,7 @@ from benchmarks.suite.models import (
     model,
 )
 from benchmarks.suite.runner import Options, Part
-from foretoken.attention.choose import PACKING_VARIABLE
+from foretoken.attention.attend import PACKING_VARIABLE
 from foretoken.methods.table import make_config
 from foretoken.tuner.speed import speed_up
 

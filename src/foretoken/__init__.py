@@ -28,7 +28,7 @@ if TYPE_CHECKING:
     from foretoken.methods.bottleneck_adapter import BottleneckAdapterConfig as BottleneckAdapterConfig
     from foretoken.methods.head_only import HeadOnlyConfig as HeadOnlyConfig
     from foretoken.methods.inducer_tuning import InducerTuningConfig as InducerTuningConfig
-    from foretoken.methods.low_rank.config import QueryValueLoraConfig as QueryValueLoraConfig
+    from foretoken.methods.low_rank import QueryValueLoraConfig as QueryValueLoraConfig
     from foretoken.methods.mam_adapter import MAMAdapterConfig as MAMAdapterConfig
     from foretoken.methods.prefixes.decoupled_prefix import DecoupledPrefixConfig as DecoupledPrefixConfig
     from foretoken.methods.prefixes.kernel_propagation import KernelPropagationConfig as KernelPropagationConfig
@@ -61,7 +61,7 @@ _PUBLIC = {
     "make_config": "foretoken.methods.table",
     "PrefixPropagationConfig": "foretoken.methods.prefixes.prefix_propagation",
     "KernelPropagationConfig": "foretoken.methods.prefixes.kernel_propagation",
-    "QueryValueLoraConfig": "foretoken.methods.low_rank.config",
+    "QueryValueLoraConfig": "foretoken.methods.low_rank",
     "PrefixTuningConfig": "foretoken.methods.prefixes.prefix_tuning",
     "PromptTuningConfig": "foretoken.methods.prefixes.prompt_tuning",
     "DecoupledPrefixConfig": "foretoken.methods.prefixes.decoupled_prefix",

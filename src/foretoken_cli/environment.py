@@ -9,7 +9,7 @@ from typing import Any
 
 import torch
 
-from foretoken.attention.choose import describe
+from foretoken.attention.attend import describe
 from foretoken.machine.precision import BF16, FP32, accelerator, faster, product_seconds
 from foretoken.machine.processor import (
     BF16_UNITS,

@@ -3,26 +3,26 @@
 import pytest
 import torch
 
-from foretoken.attention import choose as settings
+from foretoken.attention.attend import describe, use_engine, use_packing, wanted_engine
 
 
 @pytest.fixture(autouse=True)
 def _automatic_afterwards():
     yield
-    settings.use_engine(None)
-    settings.use_packing(None)
+    use_engine(None)
+    use_packing(None)
 
 
 def test_a_recipe_chooses_engine_and_packing_for_its_run_alone(tiny, tmp_path, cli, record):
     options = {"epochs": 1, "attention_engine": "reference", "packing": False}
     result = cli("train", tiny.recipe(tmp_path / "r.yaml", training=options))
     assert result.code == 0
-    assert settings.describe("cuda" if torch.cuda.is_available() else "cpu") in result.err
+    assert describe("cuda" if torch.cuda.is_available() else "cpu") in result.err
     assert "dense reference, batches padded (reference was asked for)" in result.err
     assert record(tmp_path / "runs" / "run")["recipe"]["training"]["attention_engine"] == "reference"
     result = cli("train", tiny.recipe(tmp_path / "s.yaml", training={"epochs": 1}, name="other"))
     assert "dense sdpa" in result.err
-    assert settings.wanted_engine() is None
+    assert wanted_engine() is None
 
 
 @pytest.mark.parametrize("verb", ["predict", "evaluate"])

@@ -7,7 +7,7 @@ from collections import defaultdict
 
 import pytest
 
-from foretoken.attention import choose as attention_settings
+from foretoken.attention.attend import _chosen
 
 from support.table import METHODS
 
@@ -20,7 +20,8 @@ FIRST_ROWS = {*{name.partition(",")[0]: name for name in reversed(METHODS)}.valu
 
 @pytest.fixture(autouse=True)
 def _nothing_chosen(monkeypatch):
-    monkeypatch.setattr(attention_settings, "_chosen", {"engine": None, "packing": None})
+    for name in _chosen:
+        monkeypatch.setitem(_chosen, name, None)
 
 
 def method_of(item):

@@ -7,7 +7,7 @@ import torch
 from peft import LoraConfig, get_peft_model, get_peft_model_state_dict
 
 from foretoken import AdapterBank, document_logits, replace_head
-from foretoken.attention.choose import use_packing
+from foretoken.attention.attend import use_packing
 from foretoken.attention.packed import parts as packed_batches
 from foretoken.backbones.pooling import POOLS
 from foretoken.errors import AdapterError

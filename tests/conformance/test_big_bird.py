@@ -9,8 +9,8 @@ from peft import get_peft_model
 from transformers import BigBirdConfig, BigBirdModel
 
 from foretoken import AoTPTuningConfig, PrefixPropagationConfig, PrefixTuningConfig, PromptTuningConfig
-from foretoken.attention.attend import attend_call
-from foretoken.attention.choose import use_packing
+from foretoken.attention import attend_call
+from foretoken.attention.attend import use_packing
 from foretoken.backbones.base import ADAPTER, PassFacts
 from foretoken.backbones.big_bird import attach_blocked
 from foretoken.errors import BackboneError

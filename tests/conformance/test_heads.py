@@ -8,7 +8,7 @@ import torch
 from peft import LoraConfig, PeftModel, PrefixTuningConfig, get_peft_model
 
 from foretoken import document_logits, fuse, replace_head, speed_up, to_peft
-from foretoken.attention.choose import use_packing
+from foretoken.attention.attend import use_packing
 from foretoken.backbones import ENCODERS
 from foretoken.backbones.pooling import of_documents, summaries
 from foretoken.errors import AdapterError, ConfigError

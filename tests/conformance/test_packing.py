@@ -14,7 +14,7 @@ from transformers.models.longformer.modeling_longformer import (
 )
 
 import foretoken
-from foretoken.attention.choose import use_engine, use_packing
+from foretoken.attention.attend import use_engine, use_packing
 from foretoken.backbones.packing import HEAD_INPUTS
 from foretoken.errors import BackboneError
 

@@ -10,7 +10,7 @@ from torch.nn import functional
 from transformers import DynamicCache
 
 import foretoken
-from foretoken.attention.choose import use_packing
+from foretoken.attention.attend import use_packing
 from foretoken.attention.packed import parts
 from foretoken.backbones.packing import HEAD_INPUTS, PACKS
 

@@ -10,7 +10,7 @@ from peft import get_peft_model
 
 import foretoken
 from foretoken import PrefixPropagationConfig
-from foretoken.attention.choose import use_packing
+from foretoken.attention.attend import use_packing
 from foretoken.attention.packed import parts as packed_parts
 
 from support import tiny

@@ -4,7 +4,7 @@ import pytest
 import torch
 
 import foretoken
-from foretoken.attention.choose import use_packing
+from foretoken.attention.attend import use_packing
 
 from support import tiny
 from support.packed import PACKED, ROUNDED, N, batch, check_same

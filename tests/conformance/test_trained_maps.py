@@ -8,7 +8,7 @@ from peft import LoraConfig, get_peft_model
 
 import foretoken
 from foretoken import BitFitConfig, KernelPropagationConfig, QueryValueLoraConfig
-from foretoken.attention.choose import use_packing
+from foretoken.attention.attend import use_packing
 
 from support import tiny
 

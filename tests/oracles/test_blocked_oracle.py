@@ -7,7 +7,7 @@ from transformers import BigBirdConfig, BigBirdModel
 
 from foretoken import PrefixPropagationConfig, PrefixTuningConfig, StackConfig
 from foretoken.attention import Blocks, ExtraColumns, Weighting, attend, engines
-from foretoken.attention import choose as attention_settings
+from foretoken.attention.attend import _chosen
 from foretoken.attention.kernels import KERNELS
 from foretoken.errors import ConfigError
 
@@ -58,7 +58,8 @@ class TestOneLayerByLoops:
 
     @pytest.mark.parametrize("training", [False, True])
     def test_it_is_the_same(self, training, monkeypatch):
-        monkeypatch.setattr(attention_settings, "_chosen", {"engine": None, "packing": False})
+        monkeypatch.setitem(_chosen, "engine", None)
+        monkeypatch.setitem(_chosen, "packing", False)
         model = self.model().train(training)
         module = model.get_base_model().encoder.layer[0].attention.self
         seen = {}

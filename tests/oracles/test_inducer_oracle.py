@@ -5,7 +5,7 @@ import torch
 
 from foretoken import InducerTuningConfig, PrefixPropagationConfig, StackConfig
 from foretoken.methods import reference
-from foretoken.methods.low_rank.update import LowRankUpdate, QueryValueUpdate
+from foretoken.methods.low_rank import LowRankUpdate, QueryValueUpdate
 
 from support import naive_edits
 from support.adapted import assert_equals_oracle

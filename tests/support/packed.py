@@ -4,7 +4,7 @@ import re
 
 import torch
 
-from foretoken.attention.choose import use_packing
+from foretoken.attention.attend import use_packing
 from foretoken.training.problems.question_answering import window_losses
 
 from support import tiny

@@ -17,7 +17,7 @@ import torch
 from peft import get_peft_model_state_dict
 
 from foretoken import AdapterBank
-from foretoken.attention.choose import use_packing
+from foretoken.attention.attend import use_packing
 from foretoken.inference.predictor import load_for_inference
 from foretoken_cli import main
 

@@ -14,7 +14,7 @@ from peft import get_peft_model
 from torch import nn
 
 import foretoken
-from foretoken.attention.choose import use_packing
+from foretoken.attention.attend import use_packing
 from foretoken.backbones.pooling import ATTENTION
 from foretoken.data.plain_table import PlainTable
 from foretoken.data.readers.rows import BadRows

@@ -9,7 +9,7 @@ from transformers import DynamicCache, ErnieConfig, ErnieForSequenceClassificati
 
 from foretoken import PrefixPropagationConfig, PrefixTuningConfig, PromptTuningConfig
 from foretoken.backbones import BACKBONES
-from foretoken.backbones.bert.family import BERT
+from foretoken.backbones.bert import BERT
 from foretoken.backbones.decoders import LLAMA
 from foretoken.errors import BackboneError
 

@@ -1,8 +1,7 @@
 """Pure tensor maths of attention: no transformers, no peft, no configuration objects."""
 
 from foretoken.attention.attend import attend, attend_call, own_weights
-from foretoken.attention.call import AttentionCall
-from foretoken.attention.columns import ExtraColumns, Placement
+from foretoken.attention.call import AttentionCall, ExtraColumns, Placement
 from foretoken.attention.engines.dense import repeat_heads
 from foretoken.attention.engines.projected import LinearMap, Projected
 from foretoken.attention.engines.table import engines

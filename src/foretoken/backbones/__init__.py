@@ -6,7 +6,7 @@ from torch import nn
 from transformers import PreTrainedConfig
 
 from foretoken.backbones.base import Backbone, offset_after_padding
-from foretoken.backbones.bert.family import BERT, DISTILBERT, ELECTRA, ROBERTA
+from foretoken.backbones.bert import BERT, DISTILBERT, ELECTRA, ROBERTA
 from foretoken.backbones.big_bird import BIG_BIRD
 from foretoken.backbones.deberta import DEBERTA
 from foretoken.backbones.decoders import GPT2, LLAMA

@@ -19,6 +19,7 @@ from foretoken.attention.packed import PackedBatch
 from foretoken.backbones.masks import PrefixMask
 from foretoken.backbones.module_value import Keywords, ModuleValue
 from foretoken.backbones.pooling import ATTENTION
+from foretoken.errors import BackboneError
 
 
 @dataclass(frozen=True)
@@ -160,11 +161,6 @@ class Attention:
     is_rotary: bool = False
 
 
-def unchanged(kwargs: Keywords, prefix_mask: Tensor) -> Keywords:
-    """Return the inputs of a stack unchanged: its attention extends the masks itself."""
-    return kwargs
-
-
 def alone(hidden: Tensor) -> object:
     """Return the hidden states, like a layer that returns nothing else."""
     return hidden
@@ -180,22 +176,9 @@ def always(body: nn.Module) -> bool:
     return True
 
 
-def nothing_wrong(config: PreTrainedConfig) -> None:
-    """Return None, for families whose caches can hold a prefix; a lambda could not be pickled with the model."""
-
-
 def no_offset(config: PreTrainedConfig) -> int:
     """Return 0: the first token has the first position of the table."""
     return 0
-
-
-def as_it_is(model: Any) -> None:
-    """Leave the model alone: its class hands its head whatever the body yields first."""
-
-
-def no_hooks(model: nn.Module, body: nn.Module) -> list[RemovableHandle]:
-    """Return no handles, for families whose heads need no further hooks."""
-    return []
 
 
 def offset_after_padding(config: PreTrainedConfig) -> int:
@@ -207,6 +190,9 @@ def offset_after_padding(config: PreTrainedConfig) -> int:
 class Stack:
     """A stack of layers. The path ``layers`` is relative to the body, others to the stack's module or to the layer.
 
+    The prefix of a bidirectional stack enters right before the first layer at which its method acts: the stack's masks
+    and positions are those of only the text, and every attention extends them.
+
     In a causal stack the prefix sees only itself. It runs alone before the text, and the text sees its keys and values
     as score columns: no cache, mask or position of the text changes.
 
@@ -216,16 +202,13 @@ class Stack:
         feed_forward: the modules with the input and with the output of a layer's feed-forward block.
         path: the module that runs the layers; empty for the body itself.
         cross: the layers' attention to the encoder.
-        entry: names of the module whose output enters the stack, the first that exists; the last is the embeddings.
-            Empty: the prefix enters right before the first layer.
         end: the module whose output still contains the prefix.
         is_causal: token i sees tokens 0..i.
         takes_positions: its module takes ``position_ids``: those of a prefix that runs alone are 0, and if the user
             passes none, those of a text count from its first token that is not padding.
         heads: config -> (heads, key-value heads, head width), where they differ from the backbone's dimensions.
-        extend_inputs: keyword arguments of the stack's module and the prefix's (B, P) mask -> arguments extended for
-            the prefix.
-        extend_layer: the same for a layer's keyword arguments.
+        extend_layer: keyword arguments of a layer and the prefix's (B, P) mask -> arguments extended for the prefix;
+            None where the layer's attention does all.
         layer_output: hidden states -> the output of a layer; None where layers cannot be skipped, as their output
             depends on more.
     """
@@ -235,13 +218,11 @@ class Stack:
     feed_forward: tuple[str, str]
     path: str = ""
     cross: Attention | None = None
-    entry: tuple[str, ...] = ()
     end: str = ""
     is_causal: bool = False
     takes_positions: bool = False
     heads: Callable[[PreTrainedConfig], tuple[int, int, int]] | None = None
-    extend_inputs: Callable[[Keywords, Tensor], Keywords] = unchanged
-    extend_layer: Callable[[Keywords, Tensor], Keywords] = unchanged
+    extend_layer: Callable[[Keywords, Tensor], Keywords] | None = None
     layer_output: Callable[[Tensor], object] | None = None
 
     def module(self, body: nn.Module) -> nn.Module:
@@ -251,13 +232,6 @@ class Stack:
     def layer_modules(self, body: nn.Module) -> list[nn.Module]:
         """Return the layers in order."""
         return list(body.get_submodule(self.layers).children())
-
-    def entry_modules(self, body: nn.Module) -> tuple[nn.Module, nn.Module] | None:
-        """Return the module whose output enters the stack, and the embeddings; None if the prefix enters at layer 0."""
-        if not self.entry:
-            return None
-        named = dict(self.module(body).named_children())
-        return next(named[name] for name in self.entry if name in named), named[self.entry[-1]]
 
 
 @dataclass(frozen=True)
@@ -294,7 +268,7 @@ class Backbone:
     dimensions: Callable[[PreTrainedConfig], Mapping[str, int]]
     attach_attention: Callable[[nn.Module, list[nn.Module]], None]
     detach_attention: Callable[[nn.Module, list[nn.Module]], None]
-    cannot_cache: Callable[[PreTrainedConfig], str | None] = nothing_wrong
+    cannot_cache: Callable[[PreTrainedConfig], str | None] | None = None
     is_attached: Callable[[nn.Module], bool] = always
     pooled_heads: tuple[str, ...] = ()
     pretrained_heads: tuple[str, ...] = ()
@@ -304,8 +278,8 @@ class Backbone:
     first_token_is_global: bool = False
     segments_are_tokens: bool = False
     packs_padded_batches: bool = False
-    read_one_state: Callable[[Any], None] = as_it_is
-    note_head: Callable[[nn.Module, nn.Module], list[RemovableHandle]] = no_hooks
+    read_one_state: Callable[[Any], None] | None = None
+    note_head: Callable[[nn.Module, nn.Module], list[RemovableHandle]] | None = None
 
     @property
     def is_fused(self) -> bool:
@@ -364,6 +338,14 @@ def has_submodule(module: nn.Module, path: str) -> bool:
 def has_parameters(module: nn.Module, path: str) -> bool:
     """Tell whether a path leads to a module with parameters; the module in place of a replaced head has none."""
     return has_submodule(module, path) and next(module.get_submodule(path).parameters(), None) is not None
+
+
+def refuse_decoder(config: PreTrainedConfig) -> None:
+    """Raise BackboneError for an encoder that was loaded as a decoder, in which a prefix would see later tokens."""
+    if config.is_decoder:
+        raise BackboneError(
+            f"{config.model_type} as a decoder (is_decoder=True) cannot carry an adapter; load it with is_decoder=False"
+        )
 
 
 def text_dimensions(config: PreTrainedConfig) -> Mapping[str, int]:

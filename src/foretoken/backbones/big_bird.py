@@ -18,7 +18,6 @@ from transformers import BigBirdConfig, PreTrainedConfig
 from transformers.models.big_bird.modeling_big_bird import (
     BigBirdAttention,
     BigBirdBlockSparseAttention,
-    BigBirdLayer,
     BigBirdSelfAttention,
 )
 
@@ -32,19 +31,13 @@ from foretoken.backbones.base import (
     adapter_of,
     alone,
     attended_padded,
+    refuse_decoder,
     split_heads,
     text_dimensions,
 )
 from foretoken.backbones.masks import as_mask, extend_late_mask
 from foretoken.backbones.module_value import Arguments, Keywords, ModuleValue
-from foretoken.backbones.packing import (
-    FirstLayerPacks,
-    PackingLayer,
-    attended_in_parts,
-    let_layers_pack,
-    stop_layers_packing,
-)
-from foretoken.errors import BackboneError
+from foretoken.backbones.packing import FirstLayerPacks, attended_in_parts, let_layers_pack, stop_layers_packing
 
 FULL, SPARSE = "original_full", "block_sparse"
 PAPER_LENGTHS = (1024, 3072, 4096)  # transformers draws random blocks for these in another way than for other lengths
@@ -289,10 +282,6 @@ class BigBirdEncoderPacks(FirstLayerPacks):
         return mask if of_sparse is None else of_sparse > 0
 
 
-class PackingBigBirdLayer(PackingLayer, BigBirdLayer):
-    """BigBird's layer, which packs."""
-
-
 def attach_blocked(body: nn.Module, attentions: list[nn.Module]) -> None:
     """Give attention modules and layers our classes: the same objects, names and weights, another forward method."""
     if TYPE_BY_LENGTH.get(body) is not None:
@@ -304,14 +293,14 @@ def attach_blocked(body: nn.Module, attentions: list[nn.Module]) -> None:
     TYPE_BY_LENGTH.set(body, TypeByLength(body))
     config: Any = body.config
     if not config.is_decoder:
-        let_layers_pack(BigBirdEncoderPacks(body.get_submodule("encoder")), PackingBigBirdLayer)
+        let_layers_pack(BigBirdEncoderPacks(body.get_submodule("encoder")))
 
 
 def detach_blocked(body: nn.Module, attentions: list[nn.Module]) -> None:
     """Undo :func:`attach_blocked`."""
     if (chosen := TYPE_BY_LENGTH.pop(body)) is not None:
         chosen.remove()
-    stop_layers_packing(body.get_submodule("encoder"), BigBirdLayer)
+    stop_layers_packing(body.get_submodule("encoder"))
     for attention in attention_blocks(body):
         attention.set_attention_type(body.attention_type)  # a recomputed layer may have set another type
         del attention.self.drawn
@@ -330,10 +319,7 @@ def big_bird_dimensions(config: PreTrainedConfig) -> Mapping[str, int]:
     Raises:
         BackboneError: the model is a decoder.
     """
-    if config.is_decoder:
-        raise BackboneError(
-            "BigBird as a decoder (is_decoder=True) cannot carry an adapter; load the encoder (is_decoder=False)"
-        )
+    refuse_decoder(config)
     return text_dimensions(config)
 
 

@@ -22,7 +22,6 @@ from transformers.activations import ACT2FN
 from transformers.models.deberta_v2.modeling_deberta_v2 import (
     ConvLayer,
     DebertaV2Encoder,
-    DebertaV2Layer,
     DisentangledSelfAttention,
 )
 
@@ -42,7 +41,6 @@ from foretoken.backbones.masks import as_mask, extend_late_mask
 from foretoken.backbones.packing import (
     PACKS,
     FirstLayerPacks,
-    PackingLayer,
     attended_in_parts,
     let_layers_pack,
     stop_layers_packing,
@@ -170,10 +168,6 @@ class DisentangledEncoder(DebertaV2Encoder):
         return self.LayerNorm(distances) if "layer_norm" in self.norm_rel_ebd else distances
 
 
-class PackingDebertaLayer(PackingLayer, DebertaV2Layer):
-    """DeBERTa's layer, which packs."""
-
-
 class TextConvolution(ConvLayer):
     """The convolution over neighbouring tokens beside the first layer; the prefix has no neighbours."""
 
@@ -219,7 +213,7 @@ def attach_disentangled(body: nn.Module, attentions: list[nn.Module]) -> None:
         return
     encoder: Any = body.get_submodule("encoder")
     hooks = FirstLayerPacks(body, list(encoder.layer), "attention.self")
-    let_layers_pack(hooks, PackingDebertaLayer)
+    let_layers_pack(hooks)
     if encoder.conv is not None:
         PACKS.set(encoder.conv, hooks)
 
@@ -227,7 +221,7 @@ def attach_disentangled(body: nn.Module, attentions: list[nn.Module]) -> None:
 def detach_disentangled(body: nn.Module, attentions: list[nn.Module]) -> None:
     """Undo :func:`attach_disentangled`."""
     change_classes(body, THEIRS)
-    stop_layers_packing(body, DebertaV2Layer)
+    stop_layers_packing(body)
     encoder: Any = body.get_submodule("encoder")
     if encoder.conv is not None:
         PACKS.pop(encoder.conv)

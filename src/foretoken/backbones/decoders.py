@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-import inspect
 from dataclasses import dataclass
 from functools import partial
-from typing import Any, ClassVar
+from typing import Any
 
 from torch import Tensor, nn
 from transformers import DynamicCache, PreTrainedConfig
@@ -18,13 +17,16 @@ from foretoken.backbones.attention_interface import (
     is_attached,
 )
 from foretoken.backbones.base import ADAPTER, Attention, AttentionAdapter, Backbone, Stack, facts_of
-from foretoken.backbones.decoder_heads import note_decoder_head
+from foretoken.backbones.head_inputs import note_decoder_head
 from foretoken.backbones.module_value import Keywords
 from foretoken.backbones.packing import (
     PACKS,
+    DerivedLayer,
     RotaryPacks,
+    let_layers_pack,
     masked_texts,
     note_packed,
+    stop_layers_packing,
 )
 
 HEADS = ("score", "classifier", "qa_outputs")
@@ -82,11 +84,8 @@ class DecoderPacks(RotaryPacks):
         return is_empty and self.may_begin(facts, hidden)
 
 
-class PackingDecoderLayer(nn.Module):
+class PackingDecoderLayer(DerivedLayer):
     """A layer that gets its arguments from the body's hooks, before gradient checkpointing records them."""
-
-    theirs: ClassVar[type[nn.Module]]
-    argument_names: ClassVar[tuple[str, ...]]
 
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
         """(B, N, D) -> (B, N, D); in a packed pass (1, T, D) -> (1, T, D), except at the ends of the stack."""
@@ -96,29 +95,6 @@ class PackingDecoderLayer(nn.Module):
         if hooks is None or packed is None:
             return super().__call__(*args, **kwargs)
         return hooks.left(self, super().__call__(packed.pop("hidden_states"), **packed))
-
-    def __reduce_ex__(self, protocol: Any) -> Any:
-        """Create the class again where the layer is copied or unpickled."""
-        return new_layer, (self.theirs,), vars(self)
-
-
-CLASSES: dict[type[nn.Module], type[nn.Module]] = {}  # the classes of packing layers, by transformers' own
-
-
-def packing_class(theirs: type[nn.Module]) -> type[nn.Module]:
-    """Return the class of a family's packing layers; it keeps the name, by which other libraries find layers."""
-    if theirs not in CLASSES:
-        names = tuple(inspect.signature(theirs.forward).parameters)[1:]
-        CLASSES[theirs] = type(
-            theirs.__name__, (PackingDecoderLayer, theirs), {"theirs": theirs, "argument_names": names}
-        )
-    return CLASSES[theirs]
-
-
-def new_layer(theirs: type[nn.Module]) -> nn.Module:
-    """Return an empty layer of the class."""
-    kind = packing_class(theirs)
-    return kind.__new__(kind)
 
 
 def attach_layers(body: nn.Module, attentions: list[nn.Module], layers: str, attention: str) -> None:
@@ -131,26 +107,14 @@ def attach_layers(body: nn.Module, attentions: list[nn.Module], layers: str, att
         attention: path of the attention in a layer.
     """
     attach_interface(body, attentions)
-    if PACKS.get(body) is not None:
-        return
     hooks = DecoderPacks(body, list(body.get_submodule(layers).children()), attention)
-    for module in (body, *hooks.layers):
-        PACKS.set(module, hooks)
-    for layer in hooks.layers:
-        layer.__class__ = packing_class(type(layer))
+    let_layers_pack(hooks, PackingDecoderLayer)
 
 
-def detach_layers(body: nn.Module, attentions: list[nn.Module], layers: str, attention: str) -> None:
+def detach_layers(body: nn.Module, attentions: list[nn.Module]) -> None:
     """Undo :func:`attach_layers`."""
     detach_interface(body, attentions)
-    hooks = PACKS.pop(body)
-    if hooks is None:
-        return
-    hooks.remove()
-    theirs = {ours: theirs for theirs, ours in CLASSES.items()}
-    for layer in hooks.layers:
-        layer.__class__ = theirs.get(type(layer), type(layer))
-        PACKS.pop(layer)
+    stop_layers_packing(body)
 
 
 def cannot_cache(config: PreTrainedConfig) -> str | None:
@@ -176,7 +140,7 @@ GPT2 = Backbone(
     projections=("c_attn",),
     dimensions=interface_dimensions,  # GPT2Config answers to the usual names through its attribute map
     attach_attention=partial(attach_layers, layers="h", attention="attn"),
-    detach_attention=partial(detach_layers, layers="h", attention="attn"),
+    detach_attention=detach_layers,
     is_attached=is_attached,
     packs_padded_batches=True,
     note_head=note_decoder_head,
@@ -199,7 +163,7 @@ LLAMA = Backbone(
     dimensions=interface_dimensions,
     cannot_cache=cannot_cache,
     attach_attention=partial(attach_layers, layers="layers", attention="self_attn"),
-    detach_attention=partial(detach_layers, layers="layers", attention="self_attn"),
+    detach_attention=detach_layers,
     is_attached=is_attached,
     packs_padded_batches=True,
     note_head=note_decoder_head,

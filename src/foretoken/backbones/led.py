@@ -13,7 +13,7 @@ from typing import Any
 
 from torch import Tensor, nn
 from transformers import Cache
-from transformers.models.led.modeling_led import LEDDecoderAttention, LEDEncoderLayer, LEDEncoderSelfAttention
+from transformers.models.led.modeling_led import LEDDecoderAttention, LEDEncoderSelfAttention
 
 from foretoken.attention import AttentionCall, DenseMask, Weighting
 from foretoken.attention.packed import PackedBatch
@@ -28,19 +28,12 @@ from foretoken.backbones.base import (
     offset_after_padding,
     split_heads,
 )
+from foretoken.backbones.head_inputs import RECORDED
 from foretoken.backbones.longformer.attention import GlobalTokens, WindowedSelfAttention
 from foretoken.backbones.longformer.mask_row import make_one_row
 from foretoken.backbones.longformer.packed import PackedAttention
 from foretoken.backbones.module_value import Arguments, Keywords
-from foretoken.backbones.packing import (
-    PACKS,
-    RECORDED,
-    FirstLayerPacks,
-    PackingLayer,
-    let_layers_pack,
-    may_pack,
-    stop_layers_packing,
-)
+from foretoken.backbones.packing import FirstLayerPacks, let_layers_pack, may_pack, stop_layers_packing
 from foretoken.backbones.seq2seq import BART_DECODER, HEADS, bart_dimensions, keys_and_values
 from foretoken.errors import BackboneError
 
@@ -131,10 +124,6 @@ class LedEncoderPacks(FirstLayerPacks):
         return mask < 0, mask > 0
 
 
-class PackingLEDLayer(PackingLayer, LEDEncoderLayer):
-    """The encoder's layer, which packs."""
-
-
 def attach_led(body: nn.Module, attentions: list[nn.Module]) -> None:
     """Give attention modules and the encoder's layers our classes: the same objects, names and weights."""
     make_one_row()
@@ -145,9 +134,7 @@ def attach_led(body: nn.Module, attentions: list[nn.Module]) -> None:
             attention.global_tokens = global_tokens  # type: ignore[assignment]
         else:
             attention.__class__ = AdaptedDecoderAttention
-    encoder: Any = body.get_submodule("encoder")
-    if PACKS.get(encoder) is None:
-        let_layers_pack(LedEncoderPacks(encoder), PackingLEDLayer)
+    let_layers_pack(LedEncoderPacks(body.get_submodule("encoder")))
 
 
 def detach_led(body: nn.Module, attentions: list[nn.Module]) -> None:
@@ -158,7 +145,7 @@ def detach_led(body: nn.Module, attentions: list[nn.Module]) -> None:
             attention.__class__ = LEDEncoderSelfAttention
         else:
             attention.__class__ = LEDDecoderAttention
-    stop_layers_packing(body.get_submodule("encoder"), LEDEncoderLayer)
+    stop_layers_packing(body.get_submodule("encoder"))
 
 
 LED = Backbone(

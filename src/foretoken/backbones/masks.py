@@ -13,7 +13,6 @@ from torch import Tensor
 
 from foretoken.attention import causal_mask
 from foretoken.backbones.module_value import Keywords
-from foretoken.errors import BackboneError
 
 
 @dataclass(frozen=True)
@@ -69,19 +68,10 @@ def prefix_without_positions(size: int, length: int, device: torch.device) -> di
 
 
 def extend_mask(mask: Tensor, prefix_mask: Tensor, text_mask: Tensor | None = None) -> Tensor:
-    """Prepend the prefix's (B, P) mask to a (B, N) mask, or to a (B, 1, N, N) mask in both directions.
+    """Prepend the prefix's (B, P) mask to a (B, 1, N, N) mask in both directions.
 
-    In four dimensions a virtual token sees the tokens of ``text_mask`` (B, N), or else those that any text token sees.
-
-    Raises:
-        BackboneError: the mask has another number of dimensions.
+    A virtual token sees the tokens of ``text_mask`` (B, N), or else those that any text token sees.
     """
-    if mask.dim() == 2:
-        return torch.cat([prefix_mask.to(mask.dtype), mask], dim=1)
-    if mask.dim() != 4:
-        raise BackboneError(
-            f"an attention mask of shape {tuple(mask.shape)} cannot be extended; pass one of shape (batch, tokens)"
-        )
     mask = mask.expand(prefix_mask.shape[0], *mask.shape[1:])
     if text_mask is not None:
         best = as_mask(text_mask.bool(), mask.dtype)[:, None, None].expand(-1, mask.shape[1], -1, -1)
@@ -97,15 +87,6 @@ def as_mask(visible: Tensor, dtype: torch.dtype) -> Tensor:
     if dtype == torch.bool:
         return visible
     return torch.zeros_like(visible, dtype=dtype).masked_fill(~visible, torch.finfo(dtype).min)
-
-
-def extend_text_mask(kwargs: Keywords, prefix_mask: Tensor) -> Keywords:
-    """Extend ``attention_mask``, or create it if there is none."""
-    mask = kwargs.get("attention_mask")
-    if mask is None:
-        tokens = kwargs["input_ids"] if kwargs.get("input_ids") is not None else kwargs["inputs_embeds"]
-        mask = torch.ones(tokens.shape[:2], dtype=torch.long, device=tokens.device)
-    return {**kwargs, "attention_mask": extend_mask(mask, prefix_mask)}
 
 
 def extend_late_mask(mask: Tensor | None, prefix: PrefixMask, *, keys: int, dtype: torch.dtype) -> Tensor | None:

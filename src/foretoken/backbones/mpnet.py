@@ -12,7 +12,7 @@ from typing import Any
 
 from torch import Tensor, nn
 from torch.nn import functional as F  # noqa: N812 - the name that PyTorch's own code uses
-from transformers.models.mpnet.modeling_mpnet import MPNetLayer, MPNetSelfAttention
+from transformers.models.mpnet.modeling_mpnet import MPNetSelfAttention
 
 from foretoken.attention import AttentionCall, DenseMask, Weighting
 from foretoken.attention.packed import PackedBatch
@@ -28,14 +28,7 @@ from foretoken.backbones.base import (
     text_dimensions,
 )
 from foretoken.backbones.masks import PrefixMask, as_mask, extend_late_mask
-from foretoken.backbones.packing import (
-    PACKS,
-    FirstLayerPacks,
-    PackingLayer,
-    attended_in_parts,
-    let_layers_pack,
-    stop_layers_packing,
-)
+from foretoken.backbones.packing import FirstLayerPacks, attended_in_parts, let_layers_pack, stop_layers_packing
 
 
 class BiasedSelfAttention(MPNetSelfAttention):
@@ -97,10 +90,6 @@ def cut(bias: Tensor, batch: PackedBatch) -> Tensor:
     return F.pad(bias[:1, :, :length, :length], (front, 0, front, 0))
 
 
-class PackingMPNetLayer(PackingLayer, MPNetLayer):
-    """MPNet's layer, which packs."""
-
-
 def extend_bias(bias: Tensor | None, prefix: PrefixMask) -> Tensor | None:
     """(B, H, N, N) -> (B, H, P + N, P + N), zero for the prefix; computed once per pass, as the layers share it."""
     if bias is None:
@@ -120,15 +109,14 @@ def attach_biased(body: nn.Module, attentions: list[nn.Module]) -> None:
     for attention in attentions:
         attention.__class__ = BiasedSelfAttention
     encoder: Any = body.get_submodule("encoder")
-    if PACKS.get(encoder) is None:
-        let_layers_pack(FirstLayerPacks(encoder, list(encoder.layer), "attention.attn"), PackingMPNetLayer)
+    let_layers_pack(FirstLayerPacks(encoder, list(encoder.layer), "attention.attn"))
 
 
 def detach_biased(body: nn.Module, attentions: list[nn.Module]) -> None:
     """Undo :func:`attach_biased`."""
     for attention in attentions:
         attention.__class__ = MPNetSelfAttention
-    stop_layers_packing(body.get_submodule("encoder"), MPNetLayer)
+    stop_layers_packing(body.get_submodule("encoder"))
 
 
 MPNET = Backbone(

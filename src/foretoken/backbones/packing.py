@@ -11,9 +11,8 @@ from __future__ import annotations
 import inspect
 from collections.abc import Callable
 from contextlib import AbstractContextManager, nullcontext
-from dataclasses import dataclass
 from functools import partial
-from typing import Any
+from typing import Any, ClassVar
 
 import torch
 from torch import Tensor, nn
@@ -21,7 +20,7 @@ from torch.nn import functional as F  # noqa: N812 - the name that PyTorch's own
 from torch.utils.hooks import RemovableHandle
 
 from foretoken.attention import AttentionCall
-from foretoken.attention.choose import packs
+from foretoken.attention.attend import packs
 from foretoken.attention.kernels import seen_by
 from foretoken.attention.packed import PackedBatch, Parts, packed_batch_of
 from foretoken.attention.packed.parts import alike as batches_alike
@@ -29,122 +28,13 @@ from foretoken.backbones.base import (
     ADAPTER,
     NO_ADAPTER,
     AttentionAdapter,
-    Backbone,
     PassFacts,
     adapter_of,
     attended,
     facts_of,
-    has_submodule,
 )
+from foretoken.backbones.head_inputs import HEAD_INPUTS
 from foretoken.backbones.module_value import Arguments, Keywords, ModuleValue
-from foretoken.backbones.pooling import POOLING
-from foretoken.machine.tracing import is_traced
-
-RECORDED = ("hidden_states", "attentions")
-SPANS = ("start_logits", "end_logits")
-IGNORED = -100  # the label that transformers' losses leave out
-
-
-@dataclass
-class HeadInputs:
-    """The states that the head of the running model reads of its encoder.
-
-    Attributes:
-        first_token_only: it reads only each document's first token, of the last hidden states.
-        padding: it, or the loss of this pass, reads the states of padding as well.
-        last_layer_only: it reads only the last hidden states, with a mask of tokens.
-        packed: the batch of the pass if it runs packed; set by the pass.
-    """
-
-    first_token_only: bool
-    padding: bool
-    last_layer_only: bool
-    packed: PackedBatch | None = None
-
-
-# on an encoder while a model runs; absent where the body was called directly
-HEAD_INPUTS = ModuleValue[HeadInputs]("foretoken_head_inputs")
-
-
-class HeadInputHooks:
-    """Hooks of a model that note on its encoder which states the head reads."""
-
-    def __init__(self, model: nn.Module, body: nn.Module, encoder: nn.Module, *, first_token_only: bool) -> None:
-        self.body = body
-        self.encoder = encoder
-        self.first_token_only = first_token_only
-        self.names = list(inspect.signature(type(model).forward).parameters)[1:]
-
-    def before(self, model: nn.Module, args: Arguments, kwargs: Keywords) -> None:
-        """Set the note: a forward pre-hook of the model."""
-        config: Any = model.config
-        recorded = any(kwargs.get(f"output_{name}", getattr(config, f"output_{name}", None)) for name in RECORDED)
-        inputs = dict(zip(self.names, args, strict=False)) | kwargs
-        # a dictionary holds one finished mask for each kind of layer
-        has_full_mask = any(isinstance(x, dict) or (isinstance(x, Tensor) and x.dim() == 4) for x in inputs.values())
-        last_layer_only = not (recorded or has_full_mask)
-        pooling = POOLING.get(self.body)
-        first = self.first_token_only and not recorded and (pooling is None or pooling.pool == "first")
-        padding = not is_traced() and loss_reads_padding(inputs)
-        HEAD_INPUTS.set(self.encoder, HeadInputs(first, padding, last_layer_only))
-
-    def after(self, model: nn.Module, args: Any, output: Any) -> Any:
-        """Remove the note, and exclude padding from answers: a forward hook that also runs after a failed pass."""
-        inputs = HEAD_INPUTS.pop(self.encoder)
-        if inputs is None or inputs.packed is None or not type(model).__name__.endswith("ForQuestionAnswering"):
-            return output
-        return without_spans_in_padding(output, inputs.packed)
-
-
-def loss_reads_padding(inputs: Keywords) -> bool:
-    """Tell whether transformers' loss for a model's inputs depends on the states of padding.
-
-    In question answering it is a softmax over all positions. The label of a token counts unless it is -100.
-    """
-    if inputs.get("start_positions") is not None and inputs.get("end_positions") is not None:
-        return True
-    labels, mask = inputs.get("labels"), inputs.get("attention_mask")
-    if not (isinstance(labels, Tensor) and isinstance(mask, Tensor)) or labels.shape != mask.shape:
-        return False
-    return bool(((labels != IGNORED) & (mask == 0)).any())
-
-
-def without_spans_in_padding(output: Any, batch: PackedBatch) -> Any:
-    """Set the start and end scores of padding below all others, such that the sum of two is still finite.
-
-    A packed pass has no states of padding: the head has computed their scores (B, N) from zeros.
-    """
-    if output is None or batch.is_whole:
-        return output
-    real = torch.ones(1, batch.text_start + len(batch.index), dtype=torch.bool, device=batch.index.device)
-    left_out = ~batch.unpack(real)[:, batch.prefix_length :]
-
-    def lowest(scores: Tensor) -> Tensor:
-        return scores.masked_fill(left_out[:, : scores.shape[1]], torch.finfo(scores.dtype).min / 2)
-
-    if isinstance(output, tuple):
-        return (*(lowest(scores) for scores in output[:2]), *output[2:])
-    for name in SPANS:
-        output[name] = lowest(output[name])
-    return output
-
-
-def note_head_inputs(model: nn.Module, body: nn.Module, backbone: Backbone) -> list[RemovableHandle]:
-    """Register hooks that note which states the model's head reads, if the family packs; return their handles.
-
-    A decoder reads its encoder with a mask, so that encoder-decoders need no hooks.
-    """
-    stack, kind = backbone.stacks[0], type(model).__name__
-    if not backbone.packs or len(backbone.stacks) > 1 or not has_submodule(stack.module(body), stack.end):
-        return []
-    encoder = stack.module(body).get_submodule(stack.end)
-    first_token_only = bool(backbone.first_token_heads) and kind.endswith(backbone.first_token_heads)
-    hooks = HeadInputHooks(model, body, encoder, first_token_only=first_token_only)
-    return [
-        model.register_forward_pre_hook(hooks.before, with_kwargs=True),
-        model.register_forward_hook(hooks.after, always_call=True),
-        *backbone.note_head(model, body),
-    ]
 
 
 def may_pack(encoder: nn.Module, facts: PassFacts, hidden: Tensor) -> bool:
@@ -224,18 +114,39 @@ def note_packed(encoder: nn.Module, batch: PackedBatch | None) -> None:
         inputs.packed = batch
 
 
-class PackedPass:
-    """A packed pass: its batch, the adapters' context, and the hooks that begin and end it.
+class FirstLayerPacks:
+    """Packs a batch before the first layer of an encoder, and unpacks it after the last one.
 
     Args:
-        encoder: the module with the note of :class:`HeadInputs`.
+        encoder: the module that runs the layers, with the note of :class:`HeadInputs`.
+        layers: its layers.
+        attention: path of the attention in a layer.
+
+    Attributes:
+        batch: the batch of a packed pass; None between passes, and in padded ones.
+        context: of the adapters in a packed pass.
     """
 
-    def __init__(self, encoder: nn.Module) -> None:
+    def __init__(self, encoder: nn.Module, layers: list[nn.Module], attention: str) -> None:
         self.encoder = encoder
+        self.layers = layers
+        self.path = attention
         self.batch: PackedBatch | None = None
         self.context: AbstractContextManager[None] | None = None
-        self.handles: list[RemovableHandle] = []
+        # before the tuner's hook, which removes the prefix from padded states
+        self.handles: list[RemovableHandle] = [
+            encoder.register_forward_hook(self.after_pass, prepend=True, always_call=True)
+        ]
+
+    def entering(
+        self, layer: nn.Module, hidden: Tensor, mask: Tensor | PackedBatch | None
+    ) -> tuple[Tensor, Tensor | PackedBatch | None]:
+        """Return a layer's hidden states, which the first layer packs, and its mask, or the packed batch instead."""
+        if layer is self.layers[0] and isinstance(mask, Tensor):
+            attention = layer.get_submodule(self.path)
+            if self.may_begin(facts_of(attention), hidden):
+                hidden = self.begin(ADAPTER.get(attention), *self.masks(mask, hidden)).pack_text(hidden)
+        return hidden, mask if self.batch is None else self.batch
 
     def begin(self, adapter: AttentionAdapter | None, masked: Tensor, is_global: Tensor | None = None) -> PackedBatch:
         """Return the batch for (B, N) bool masks of padding and global tokens, and note it for adapters and head."""
@@ -257,37 +168,6 @@ class PackedPass:
         if self.context is not None:
             context, self.context = self.context, None
             context.__exit__(None, None, None)
-
-    def remove(self) -> None:
-        """Remove the hooks."""
-        for handle in self.handles:
-            handle.remove()
-
-
-class FirstLayerPacks(PackedPass):
-    """Packs a batch before the first layer of an encoder, and unpacks it after the last one.
-
-    Args:
-        encoder: the module that runs the layers, with the note of :class:`HeadInputs`.
-        layers: its layers.
-        attention: path of the attention in a layer.
-    """
-
-    def __init__(self, encoder: nn.Module, layers: list[nn.Module], attention: str) -> None:
-        super().__init__(encoder)
-        self.layers = layers
-        self.path = attention
-        # before the tuner's hook, which removes the prefix from padded states
-        self.handles = [encoder.register_forward_hook(self.after_pass, prepend=True, always_call=True)]
-
-    def entering(
-        self, layer: nn.Module, hidden: Tensor, mask: Tensor | PackedBatch | None
-    ) -> tuple[Tensor, Tensor | PackedBatch | None]:
-        """Return a layer's hidden states, which the first layer packs, and its mask, or the packed batch instead."""
-        attention = self.layers[0].get_submodule(self.path)
-        if layer is self.layers[0] and isinstance(mask, Tensor) and self.may_begin(facts_of(attention), hidden):
-            hidden = self.begin(ADAPTER.get(attention), *self.masks(mask, hidden)).pack_text(hidden)
-        return hidden, mask if self.batch is None else self.batch
 
     def may_begin(self, facts: PassFacts, hidden: Tensor) -> bool:
         """Tell whether this pass is packed."""
@@ -313,11 +193,19 @@ class FirstLayerPacks(PackedPass):
             return output
         batch = self.batch_at(layer)
         self.end()
-        return (batch.unpack(output[0]), *output[1:]) if isinstance(output, tuple) else batch.unpack(output)
+        unpack = (
+            batch.unpack if batch.wanted is None else partial(unpack_first_tokens, prefix_length=batch.prefix_length)
+        )
+        return (unpack(output[0]), *output[1:]) if isinstance(output, tuple) else unpack(output)
 
     def after_pass(self, module: nn.Module, args: Any, output: Any) -> None:
         """End a pass that failed: a forward hook of the encoder that always runs."""
         self.end()
+
+    def remove(self) -> None:
+        """Remove the hooks."""
+        for handle in self.handles:
+            handle.remove()
 
 
 class RotaryPacks(FirstLayerPacks):
@@ -335,7 +223,43 @@ class RotaryPacks(FirstLayerPacks):
 PACKS = ModuleValue[FirstLayerPacks]("foretoken_packing")  # on an encoder and on its layers
 
 
-class PackingLayer(nn.Module):
+class DerivedLayer(nn.Module):
+    """A layer of a class that :func:`derived_class` has made.
+
+    Attributes:
+        kind: what the class adds: another subclass of this one.
+        theirs: transformers' own class.
+        argument_names: of its forward method.
+    """
+
+    kind: ClassVar[type[DerivedLayer]]
+    theirs: ClassVar[type[nn.Module]]
+    argument_names: ClassVar[tuple[str, ...]]
+
+    def __reduce_ex__(self, protocol: Any) -> Any:
+        """Create the class again where the layer is copied or unpickled."""
+        return new_layer, (self.kind, self.theirs), vars(self)
+
+
+CLASSES: dict[tuple[type[DerivedLayer], type[nn.Module]], type[nn.Module]] = {}
+
+
+def derived_class(kind: type[DerivedLayer], theirs: type[nn.Module]) -> type[nn.Module]:
+    """Return a family's class of layers with what ``kind`` adds; it keeps its name, which others look for."""
+    if (kind, theirs) not in CLASSES:
+        names = tuple(inspect.signature(theirs.forward).parameters)[1:]
+        facts = {"kind": kind, "theirs": theirs, "argument_names": names}
+        CLASSES[kind, theirs] = type(theirs.__name__, (kind, theirs), facts)
+    return CLASSES[kind, theirs]
+
+
+def new_layer(kind: type[DerivedLayer], theirs: type[nn.Module]) -> nn.Module:
+    """Return an empty layer of the class."""
+    derived = derived_class(kind, theirs)
+    return derived.__new__(derived)
+
+
+class PackingLayer(DerivedLayer):
     """A layer that gets its arguments from hooks, before gradient checkpointing records them and the prefix enters."""
 
     def __call__(self, hidden_states: Tensor, attention_mask: Any = None, *args: Any, **kwargs: Any) -> Any:
@@ -349,15 +273,18 @@ class PackingLayer(nn.Module):
         return hooks.left(self, super().__call__(hidden_states, attention_mask, *args, **kwargs))
 
 
-def let_layers_pack(hooks: FirstLayerPacks, kind: type[nn.Module]) -> None:
-    """Give an encoder's layers a packing class: the same objects, names and weights."""
+def let_layers_pack(hooks: FirstLayerPacks, kind: type[DerivedLayer] = PackingLayer) -> None:
+    """Let an encoder's layers pack, unless they do: the same objects, names and weights, of a class of ours."""
+    if PACKS.get(hooks.encoder) is not None:
+        hooks.remove()
+        return
     for module in (hooks.encoder, *hooks.layers):
         PACKS.set(module, hooks)
     for layer in hooks.layers:
-        layer.__class__ = kind
+        layer.__class__ = derived_class(kind, type(layer))
 
 
-def stop_layers_packing(encoder: nn.Module, kind: type[nn.Module]) -> None:
+def stop_layers_packing(encoder: nn.Module) -> None:
     """Remove the hooks, and restore the layers' own class."""
     hooks = PACKS.pop(encoder)
     if hooks is None:
@@ -365,7 +292,7 @@ def stop_layers_packing(encoder: nn.Module, kind: type[nn.Module]) -> None:
     hooks.remove()
     for layer in hooks.layers:
         PACKS.pop(layer)
-        layer.__class__ = kind
+        layer.__class__ = getattr(layer, "theirs", type(layer))
 
 
 def pack_rotations(attention: nn.Module, args: Arguments, kwargs: Keywords) -> Any:

@@ -17,10 +17,6 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 from torch.nn import functional as F  # noqa: N812 - the name that PyTorch's own code uses
-from transformers.models.eurobert.modeling_eurobert import EuroBertDecoderLayer
-from transformers.models.jina_embeddings_v3.modeling_jina_embeddings_v3 import JinaEmbeddingsV3Layer
-from transformers.models.modernbert.modeling_modernbert import ModernBertEncoderLayer
-from transformers.models.nomic_bert.modeling_nomic_bert import NomicBertLayer
 
 from foretoken.backbones.attention_interface import (
     attach_interface,
@@ -28,9 +24,9 @@ from foretoken.backbones.attention_interface import (
     interface_dimensions,
     is_attached,
 )
-from foretoken.backbones.base import Attention, Backbone, Stack, alone, as_it_is
+from foretoken.backbones.base import Attention, Backbone, Stack, alone
 from foretoken.backbones.module_value import Keywords
-from foretoken.backbones.packing import PACKS, PackingLayer, RotaryPacks, let_layers_pack, stop_layers_packing
+from foretoken.backbones.packing import RotaryPacks, let_layers_pack, stop_layers_packing
 
 
 def extend_rotary(kwargs: Keywords, prefix_mask: Tensor) -> Keywords:
@@ -45,44 +41,16 @@ def extend_rotary(kwargs: Keywords, prefix_mask: Tensor) -> Keywords:
     return {**kwargs, "position_embeddings": (torch.cat([unrotated, cosine], dim=1), F.pad(sine, front))}
 
 
-class PackingModernBertLayer(PackingLayer, ModernBertEncoderLayer):
-    """ModernBERT's layer, which packs."""
-
-
-class PackingEuroBertLayer(PackingLayer, EuroBertDecoderLayer):
-    """EuroBERT's layer, which packs."""
-
-
-class PackingNomicBertLayer(PackingLayer, NomicBertLayer):
-    """NomicBERT's layer, which packs."""
-
-
-class PackingJinaEmbeddingsV3Layer(PackingLayer, JinaEmbeddingsV3Layer):
-    """The layer of Jina embeddings v3, which packs."""
-
-
-OURS: dict[type[nn.Module], type[nn.Module]] = {
-    ModernBertEncoderLayer: PackingModernBertLayer,
-    EuroBertDecoderLayer: PackingEuroBertLayer,
-    NomicBertLayer: PackingNomicBertLayer,
-    JinaEmbeddingsV3Layer: PackingJinaEmbeddingsV3Layer,
-}
-
-
 def attach_rotary(body: nn.Module, attentions: list[nn.Module], attention: str) -> None:
     """Let attention, at this path in a layer, ask its adapter, and the layers pack their batches."""
     attach_interface(body, attentions)
-    if PACKS.get(body) is None:
-        layers: Any = body.get_submodule("layers")
-        let_layers_pack(RotaryPacks(body, list(layers), attention), OURS[type(layers[0])])
+    let_layers_pack(RotaryPacks(body, list(body.get_submodule("layers").children()), attention))
 
 
 def detach_rotary(body: nn.Module, attentions: list[nn.Module]) -> None:
     """Undo :func:`attach_rotary`."""
     detach_interface(body, attentions)
-    if (hooks := PACKS.get(body)) is not None:
-        theirs = {ours: theirs for theirs, ours in OURS.items()}
-        stop_layers_packing(body, theirs[type(hooks.layers[0])])
+    stop_layers_packing(body)
 
 
 def read_one_state(model: Any) -> None:
@@ -132,7 +100,7 @@ NOMIC_BERT = replace(
     model_types=("nomic_bert",),
     heads=("classifier",),
     pooled_heads=("ForSequenceClassification",),
-    read_one_state=as_it_is,
+    read_one_state=None,
 )
 
 JINA_EMBEDDINGS_V3 = replace(

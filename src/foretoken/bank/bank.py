@@ -26,8 +26,7 @@ from foretoken.bank.forms import (
     parts_of,
     plain_adapter,
 )
-from foretoken.bank.head_forms import HeadForms, body_inputs, task_of
-from foretoken.bank.heads import CLASSES, PREFIX, HeadForm
+from foretoken.bank.heads import CLASSES, PREFIX, HeadForm, HeadForms, body_inputs, task_of
 from foretoken.bank.info import AdapterInfo, describe
 from foretoken.bank.rows import check_holds
 from foretoken.bank.saved import SavedAdapter, given_adapter, read_adapter

@@ -21,7 +21,7 @@ from torch import Tensor, nn
 from torch.nn.utils.rnn import pad_sequence
 
 from foretoken.backbones import find_backbone
-from foretoken.backbones.packing import HEAD_INPUTS, HeadInputs
+from foretoken.backbones.head_inputs import HEAD_INPUTS, HeadInputs
 from foretoken.backbones.pooling import POOLING
 from foretoken.bank.forms import AdapterForm
 from foretoken.tuner.forward.dimensions import body_of, dimensions_of

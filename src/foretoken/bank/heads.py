@@ -7,11 +7,12 @@ from __future__ import annotations
 
 import copy
 import inspect
-from collections.abc import Container, Mapping
+from collections.abc import Container, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
 import torch
+from peft import PeftConfig
 from torch import Tensor, nn
 from transformers import (
     MODEL_FOR_CAUSAL_LM_MAPPING,
@@ -26,10 +27,10 @@ from foretoken.backbones.pooling import ATTENTION, POOLING, POOLS, of_documents,
 from foretoken.bank.per_document import RowCalls
 from foretoken.bank.rows import RowStore, layout_of
 from foretoken.bank.saved import canonical
-from foretoken.errors import AdapterError, cut
+from foretoken.errors import AdapterError, cut, quoted
 from foretoken.tuner.forward.dimensions import body_of
 from foretoken.tuner.forward.rows import RowParameters
-from foretoken.tuner.heads import CLASSIFIER, replace_head
+from foretoken.tuner.heads import CLASSIFIER, HEAD_KEY, replace_head
 
 ATTENDED, PREFIX = "attention", "prefix"  # the pool that scores tokens, and the pool that reads none
 MANY = 7919  # a number of labels that shows which dimensions of a head's parameters are the labels
@@ -42,6 +43,7 @@ CLASSES = {
 }
 ANSWERS = "ForQuestionAnswering"
 GLOBAL = "global_attention_mask"
+OTHERS = ("ForMultipleChoice",)  # classes whose heads a bank does not have
 OF_TOKENS = (
     "ForTokenClassification",
     ANSWERS,
@@ -251,15 +253,111 @@ class HeadForm:
 
     def logits(self, rows: RowParameters, states: Tensor, mask: Tensor, input_ids: Tensor) -> Tensor:
         """(b, N, D) -> (b, C) or (b, N, C)."""
-        logits: Tensor = self.calls(rows, "forward", states, mask, input_ids)
+        logits: Tensor = self.calls.bound(rows)("forward", states, mask, input_ids)
         return logits
 
     def summaries(self, rows: RowParameters, states: Tensor, mask: Tensor) -> Tensor:
         """(b, N, D) -> (b, K), of heads that pool."""
-        summaries: Tensor = self.calls(rows, "summarise", states, mask)
+        summaries: Tensor = self.calls.bound(rows)("summarise", states, mask)
         return summaries
 
     def of_pooled(self, rows: RowParameters, pooled: Tensor) -> Tensor:
         """(B, F) -> (B, C), of heads that pool."""
-        logits: Tensor = self.calls(rows, "of_pooled", pooled)
+        logits: Tensor = self.calls.bound(rows)("of_pooled", pooled)
         return logits
+
+
+class HeadForms:
+    """The forms of heads, by their classes and the shapes of their parameters.
+
+    Args:
+        model: the bank's model; adapters without a head use its head.
+        config: the model's config.
+        backbone: its family.
+        has_head: whether the model has a head.
+        dtype: the type in which parameters are kept.
+    """
+
+    def __init__(
+        self, model: nn.Module, config: Any, backbone: Backbone, *, has_head: bool, dtype: torch.dtype
+    ) -> None:
+        self.model: Any = model
+        self.config = config
+        self.backbone = backbone
+        self.dtype, self.device = dtype, next(model.parameters()).device
+        self.prefix = str(self.model.base_model_prefix)
+        self.forms: dict[tuple[object, ...], HeadForm] = {}
+        self.models: dict[tuple[object, ...], HeadModel] = {}
+        self.own: HeadForm | None = None
+        if has_head and not type(model).__name__.endswith(OTHERS):
+            self.own = self.new(HeadModel(type(model), config, backbone, getattr(config, HEAD_KEY, None)), {})
+
+    def new(self, model: HeadModel, shapes: Mapping[str, tuple[int, ...]]) -> HeadForm:
+        """Return heads with parameters of these shapes; the other parameters are those of the model's own head."""
+        parameters = self.model.named_parameters(remove_duplicate=False)
+        there = {canonical(name, self.prefix): parameter for name, parameter in parameters}
+        return HeadForm.of(model, shapes, there, dtype=self.dtype, device=self.device)
+
+    def find(self, config: PeftConfig, shapes: Mapping[str, tuple[int, ...]]) -> HeadForm | None:
+        """Return the form of an adapter's head; without a head of its own that of the model, or None.
+
+        Raises:
+            AdapterError: the head is of a kind that a bank does not take.
+        """
+        if not shapes:
+            return self.own
+        if self.config.is_encoder_decoder:
+            raise AdapterError("a bank takes no heads for adapters of an encoder-decoder; save the adapter without one")
+        model = self.model_of(config, shapes)
+        key = id(model), tuple(sorted(shapes.items()))
+        if key not in self.forms:
+            self.forms[key] = self.new(model, shapes)
+        return self.forms[key]
+
+    def model_of(self, config: PeftConfig, shapes: Mapping[str, tuple[int, ...]]) -> HeadModel:
+        """Return a model without a body whose head has these parameters."""
+        choices = getattr(config, "head", None) or head_in(shapes)
+        task = task_of(config)
+        known: Mapping[Any, Any] = CLASSES.get(str(task), {})
+        kind = known.get(type(self.config), None) or (type(self.model) if self.own is not None else None)
+        if kind is None:
+            raise AdapterError(
+                f"the adapter has a head, and its task_type is {quoted(task)}; expected {', '.join(CLASSES)}, "
+                "one that this family has"
+            )
+        key = kind, tuple(sorted((choices or {}).items()))
+        if key not in self.models:
+            self.models[key] = HeadModel(kind, self.config, self.backbone, choices)
+        model = self.models[key]
+        if unknown := shapes.keys() - model.shapes().keys():
+            raise AdapterError(
+                f"the adapter has {len(unknown)} tensors that neither its method nor the head of a "
+                f"{kind.__name__} has, e.g. {min(unknown)[:150]}"
+            )
+        return model
+
+
+def body_inputs(
+    heads: Sequence[HeadForm | None], input_ids: Tensor, mask: Tensor, inputs: Mapping[str, Tensor]
+) -> dict[str, Tensor]:
+    """Return the inputs, and the further inputs that the heads' classes pass to the body for their documents."""
+    extra: dict[str, Tensor] = {}
+    left = [True] * len(heads) if GLOBAL not in inputs else (inputs[GLOBAL][:, 0] < 0).tolist()
+    for model in dict.fromkeys(head.model for head in heads if head is not None):
+        numbers = [n for n, head in enumerate(heads) if left[n] and head is not None and head.model is model]
+        if not numbers:
+            continue
+        for name, value in model.body_inputs(input_ids[numbers], mask[numbers]).items():
+            if value.shape[:1] == (len(numbers),):
+                whole = extra.setdefault(name, value.new_zeros(len(heads), *value.shape[1:]))
+                whole[numbers] = value
+    if GLOBAL in inputs:
+        whole = extra.get(GLOBAL, torch.zeros_like(inputs[GLOBAL]))
+        extra[GLOBAL] = torch.where(inputs[GLOBAL][:, :1] < 0, whole, inputs[GLOBAL])
+    return {"input_ids": input_ids, "attention_mask": mask, **inputs, **extra}
+
+
+def task_of(config: PeftConfig) -> str | None:
+    """Return an adapter's task as its file names it."""
+    task: str | None = getattr(config.task_type, "value", config.task_type)
+    return task

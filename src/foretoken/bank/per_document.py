@@ -9,6 +9,7 @@ Shapes: b documents of a group, N text tokens, P length of the prefix, H heads, 
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
+from copy import copy
 from math import prod
 from types import MappingProxyType
 from typing import Any
@@ -36,14 +37,22 @@ class MethodCall(nn.Module):
 
 
 class RowCalls:
-    """Calls of one module's methods with the parameters of each document.
+    """Calls of one module's methods with the parameters of each document, once they are bound to documents.
 
     Args:
         module: the method's module; the values of its own parameters do not matter.
         layout: the positions of its parameters in an adapter's vector.
         modules: each adapter's own module, for methods whose adapters differ in more than parameters; else None.
         constants: parameters that all adapters share.
+
+    Attributes:
+        rows: the parameters of the documents of a pass; None for a form.
+        parameters: views of them, made once for all calls.
     """
+
+    rows: RowParameters | None = None
+    training = False
+    parameters: dict[str, Tensor]
 
     def __init__(
         self,
@@ -68,41 +77,27 @@ class RowCalls:
         modules = None if self.own is None else InnerModules(self.own, path)
         return RowCalls(self.module.get_submodule(path), layout, modules)
 
-    def bound(self, rows: RowParameters, *, training: bool = False) -> DocumentCalls:
+    def bound(self, rows: RowParameters, *, training: bool = False) -> RowCalls:
         """Return the calls with the parameters of these documents."""
-        return DocumentCalls(self, rows, training)
-
-    def __call__(self, rows: RowParameters, name: str, *args: Any) -> Any:
-        """Call a method for all documents. Tensors among the arguments have the documents first, results too."""
-        return self.bound(rows)(name, *args)
-
-
-class DocumentCalls:
-    """Calls with the parameters of the documents of one pass: views of their vectors, made once for all calls."""
-
-    def __init__(self, calls: RowCalls, rows: RowParameters, training: bool) -> None:
-        self.calls, self.rows, self.training = calls, rows, training
-        self.is_shared, self.number = rows.is_shared, len(rows.slots)
-        self.parameters: dict[str, Tensor] = {}
-        if calls.own is None:
-            for key, (start, shape) in calls.layout.items():
-                values = (
-                    rows.values[:, start : start + prod(shape)].unflatten(1, shape) if shape else rows.values[:, start]
-                )
-                self.parameters[key] = values[0] if self.is_shared else values
+        calls = copy(self)
+        calls.rows, calls.training = rows, training
+        if self.own is None:
+            parameters = {key: view(rows.values, start, shape) for key, (start, shape) in self.layout.items()}
+            calls.parameters = {key: x[0] for key, x in parameters.items()} if rows.is_shared else parameters
+        return calls
 
     def __call__(self, name: str, *args: Any) -> Any:
         """Call a method for all documents. Tensors among the arguments have the documents first, results too."""
-        calls = self.calls
-        if calls.own is not None:
-            return one_by_one(calls.own, self.rows, name, args)
-        method = calls.methods.get(name)
+        assert self.rows is not None, "the calls of a form have no parameters"
+        if self.own is not None:
+            return one_by_one(self.own, self.rows, name, args)
+        method = self.methods.get(name)
         if method is None:
-            method = calls.methods[name] = MethodCall(calls.module, name)
+            method = self.methods[name] = MethodCall(self.module, name)
         if method.training is not self.training:
             method.train(self.training)
-        constants = calls.constants
-        if self.is_shared:
+        constants = self.constants
+        if self.rows.is_shared:
             return functional_call(method, {**self.parameters, **constants}, args)
 
         def of_one(parameters: dict[str, Tensor], *args: Any) -> Any:
@@ -112,6 +107,11 @@ class DocumentCalls:
 
         dims = tuple(0 if isinstance(x, Tensor) else None for x in args)
         return vmap(of_one, in_dims=(0, *dims), randomness="different")(self.parameters, *args)
+
+
+def view(values: Tensor, start: int, shape: tuple[int, ...]) -> Tensor:
+    """Return one parameter of each document, (b, T) -> (b, *shape)."""
+    return values[:, start : start + prod(shape)].unflatten(1, shape) if shape else values[:, start]
 
 
 def one_by_one(modules: Mapping[int, nn.Module], rows: RowParameters, name: str, args: tuple[Any, ...]) -> Any:
@@ -173,7 +173,7 @@ def row_module(
 class RowEntry(LayerEntry):
     """The layer entry of the adapters of one form, or of the documents of a pass if its ``calls`` are theirs."""
 
-    def __init__(self, calls: RowCalls | DocumentCalls, entry: LayerEntry) -> None:
+    def __init__(self, calls: RowCalls, entry: LayerEntry) -> None:
         super().__init__()
         self.calls = calls
         self.prefix_length = entry.prefix_length
@@ -182,22 +182,22 @@ class RowEntry(LayerEntry):
 
     def bound(self, rows: RowParameters) -> LayerEntry:
         """Return the entry of the documents with these parameters."""
-        return RowEntry(bound(self.calls, rows, self), self)
+        return RowEntry(self.calls.bound(rows, training=self.training), self)
 
     def new_prefix(self, batch_size: int) -> Tensor:
         """Return the documents' (b, P, D) prefixes."""
-        calls = of_documents(self.calls)
-        prefix: Tensor = calls("new_prefix", batch_size if calls.is_shared else 1)
+        assert self.calls.rows is not None
+        prefix: Tensor = self.calls("new_prefix", batch_size if self.calls.rows.is_shared else 1)
         return prefix
 
     def on_prefix(self, prefix: Tensor) -> Tensor:
         """Edit the (b, P, D) prefixes."""
-        edited: Tensor = of_documents(self.calls)("on_prefix", prefix)
+        edited: Tensor = self.calls("on_prefix", prefix)
         return edited
 
     def on_text(self, text: Tensor, token_ids: Tensor | None) -> Tensor:
         """Edit the (b, N, D) texts."""
-        edited: Tensor = of_documents(self.calls)("on_text", text, token_ids) if self.edits_text else text
+        edited: Tensor = self.calls("on_text", text, token_ids) if self.edits_text else text
         return edited
 
 
@@ -240,7 +240,7 @@ class RowScores(ScoreColumns):
         adds_after: what they add after the output projection is not None.
     """
 
-    def __init__(self, calls: RowCalls | DocumentCalls, columns: ScoreColumns, *, adds_after: bool) -> None:
+    def __init__(self, calls: RowCalls, columns: ScoreColumns, *, adds_after: bool) -> None:
         super().__init__()
         self.calls, self.adds_after = calls, adds_after
         self.num_columns, self.position_free = columns.num_columns, columns.position_free
@@ -248,30 +248,31 @@ class RowScores(ScoreColumns):
 
     def bound(self, rows: RowParameters, edit: nn.Module) -> RowScores:
         """Return the columns of the documents with these parameters."""
-        return RowScores(bound(self.calls, rows, edit), self, adds_after=self.adds_after)
+        return RowScores(self.calls.bound(rows, training=edit.training), self, adds_after=self.adds_after)
 
     def scores(self, query: Tensor, scale: float) -> Tensor:
         """(b, H, N, K) -> (b, H, N, X)."""
-        scores: Tensor = of_documents(self.calls)("scores", query, scale)
+        scores: Tensor = self.calls("scores", query, scale)
         return scores
 
     def combine(self, out: Tensor, probabilities: Tensor, query: Tensor) -> Tensor:
         """Use the probabilities (b, H, N, X)."""
-        combined: Tensor = of_documents(self.calls)("combine", out, probabilities, query)
+        combined: Tensor = self.calls("combine", out, probabilities, query)
         return combined
 
     def after_projection(self, probabilities: Tensor, query: Tensor) -> Tensor | None:
         """Return a (b, N, D) vector, or None."""
-        return of_documents(self.calls)("after_projection", probabilities, query) if self.adds_after else None
+        return self.calls("after_projection", probabilities, query) if self.adds_after else None
 
     def keys(self, query: Tensor, documents: int) -> tuple[Tensor, Tensor] | None:
         """Return keys and values (b, H_kv, X, K); None where the columns are more than these."""
         if not self.are_keys:
             return None
-        calls = of_documents(self.calls)
-        if not calls.is_shared:
-            query, documents = query[:1, :, :1].expand(calls.number, -1, -1, -1), 1  # only its type matters
-        pair: tuple[Tensor, Tensor] = calls("keys", query, documents)
+        rows = self.calls.rows
+        assert rows is not None
+        if not rows.is_shared:
+            query, documents = query[:1, :, :1].expand(len(rows.slots), -1, -1, -1), 1  # only its type matters
+        pair: tuple[Tensor, Tensor] = self.calls("keys", query, documents)
         return pair
 
 
@@ -282,7 +283,7 @@ class RowPrefix(SeparatePrefix):
         is_weighted: its weight is not None.
     """
 
-    def __init__(self, calls: RowCalls | DocumentCalls, separate: SeparatePrefix, *, is_weighted: bool) -> None:
+    def __init__(self, calls: RowCalls, separate: SeparatePrefix, *, is_weighted: bool) -> None:
         super().__init__()
         self.kernel, self.text_kernel = separate.kernel, separate.text_kernel
         self.global_alpha, self.projection = separate.global_alpha, separate.projection
@@ -290,45 +291,28 @@ class RowPrefix(SeparatePrefix):
 
     def bound(self, rows: RowParameters, edit: nn.Module) -> RowPrefix:
         """Return the separate prefix of the documents with these parameters."""
-        return RowPrefix(bound(self.calls, rows, edit), self, is_weighted=self.is_weighted)
+        return RowPrefix(self.calls.bound(rows, training=edit.training), self, is_weighted=self.is_weighted)
 
     def weight(self, query: Tensor) -> Tensor | None:
         """(b, H, N, K) -> alpha, broadcastable to (b, H, N, 1); None for the softmax's own lambda."""
-        return of_documents(self.calls)("document_weight", query) if self.is_weighted else None
+        return self.calls("document_weight", query) if self.is_weighted else None
 
 
 class RowOutput(OutputEdit):
     """An edit of a module's output by the adapters of one form."""
 
-    def __init__(self, calls: RowCalls | DocumentCalls) -> None:
+    def __init__(self, calls: RowCalls) -> None:
         super().__init__()
         self.calls = calls
 
     def forward(self, output: Tensor, module_input: Tensor) -> Tensor:
         """(b, N, D_out) and (b, N, D_in) -> (b, N, D_out)."""
-        edited: Tensor = of_documents(self.calls)("forward", output, module_input)
+        edited: Tensor = self.calls("forward", output, module_input)
         return edited
 
     def bound(self, rows: RowParameters) -> OutputEdit:
         """Return the edit of the documents with these parameters."""
-        return RowOutput(bound(self.calls, rows, self))
+        return RowOutput(self.calls.bound(rows, training=self.training))
 
 
 RowModule = RowEntry | RowAttention | RowOutput
-
-
-def bound(calls: RowCalls | DocumentCalls, rows: RowParameters, form: nn.Module) -> DocumentCalls:
-    """Return the calls with the parameters of these documents, in the training mode of the form's module."""
-    assert isinstance(calls, RowCalls)
-    return calls.bound(rows, training=form.training)
-
-
-def of_documents(calls: RowCalls | DocumentCalls) -> DocumentCalls:
-    """Return the calls if they are those of documents.
-
-    Raises:
-        TypeError: the calls are those of a form, which has no parameters of its own.
-    """
-    if isinstance(calls, RowCalls):
-        raise TypeError("the module of a form is called without documents; bind it to their parameters first")
-    return calls

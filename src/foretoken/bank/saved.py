@@ -14,7 +14,7 @@ from torch import Tensor
 from foretoken.errors import AdapterError, cut, quoted
 from foretoken.files import PathLike
 from foretoken.saved_files import readable_object
-from foretoken.tuner.adapter_files import CONFIG, TENSORS, find, open_tensors, read_config
+from foretoken.tuner.adapter_files import TENSORS, find, open_tensors, read_config
 from foretoken.tuner.checks import PREFIX, is_finite
 from foretoken.tuner.tuner import without_wrapper
 
@@ -112,6 +112,3 @@ def labels_of(card: Mapping[str, Any]) -> tuple[str, ...] | None:
     labels = card.get("labels")
     is_list = isinstance(labels, list) and labels and all(isinstance(label, str) for label in labels)
     return tuple(labels) if is_list else None  # type: ignore[arg-type]
-
-
-__all__ = ["CONFIG", "SavedAdapter", "State", "canonical", "given_adapter", "read_adapter"]

@@ -9,7 +9,7 @@ from typing import Any, TypeAlias
 import torch
 from tokenizers import Tokenizer
 
-from foretoken.attention.choose import unpacked
+from foretoken.attention.attend import unpacked
 from foretoken.data.problems import Rows
 from foretoken.errors import BackboneError, cut
 from foretoken.exporting import read

@@ -16,7 +16,7 @@ from torch.export import Dim, ExportedProgram
 from torch.func import functional_call
 from transformers import PreTrainedTokenizerBase
 
-from foretoken.attention.choose import unpacked
+from foretoken.attention.attend import unpacked
 from foretoken.data.problems import Answer
 from foretoken.errors import BackboneError, cut
 from foretoken.inference.predictor import Predictor

@@ -12,9 +12,9 @@ from torch import Tensor, nn
 from foretoken.attention import Placement
 from foretoken.errors import ConfigError
 from foretoken.methods.base import ForetokenConfig
-from foretoken.methods.bottleneck_adapter import BottleneckAdapterConfig, linear
+from foretoken.methods.bottleneck_adapter import BottleneckAdapterConfig
 from foretoken.methods.dimensions import AttentionShape, Dimensions, Place
-from foretoken.methods.low_rank.update import LowRankUpdate
+from foretoken.methods.low_rank import LowRankUpdate
 from foretoken.methods.require import require_choice, require_fraction, require_int, require_positive
 from foretoken.methods.sites import OutputEdit, ScoreColumns, Sites
 from foretoken.options import option
@@ -242,4 +242,5 @@ class ExtendedNetwork(nn.Module):
         down, dtype = self.down, query.dtype
         inner = down.weight.to(dtype).mT @ query.mT + down.bias.to(dtype)[..., None]  # (B, H, R, N): N is the long one
         hidden = torch.tanh(inner) * weights.to(dtype).mT
-        return linear(self.up, hidden.flatten(1, 2).mT.contiguous())  # rounds alike with and without gradients
+        hidden = hidden.flatten(1, 2).mT.contiguous()  # rounds alike with and without gradients
+        return nn.functional.linear(hidden, self.up.weight.to(dtype), self.up.bias.to(dtype))

@@ -16,7 +16,7 @@ from foretoken.methods.bitfit import BitFitConfig
 from foretoken.methods.bottleneck_adapter import BottleneckAdapterConfig
 from foretoken.methods.head_only import HeadOnlyConfig
 from foretoken.methods.inducer_tuning import InducerTuningConfig
-from foretoken.methods.low_rank.config import QueryValueLoraConfig
+from foretoken.methods.low_rank import QueryValueLoraConfig
 from foretoken.methods.mam_adapter import MAMAdapterConfig
 from foretoken.methods.prefixes.decoupled_prefix import DecoupledPrefixConfig
 from foretoken.methods.prefixes.kernel_propagation import KernelPropagationConfig

@@ -15,8 +15,7 @@ from peft import PeftConfig
 from torch import Tensor, nn
 
 from foretoken.bank.bank import AdapterBank
-from foretoken.bank.head_forms import task_of
-from foretoken.bank.heads import GLOBAL
+from foretoken.bank.heads import GLOBAL, task_of
 from foretoken.bank.info import AdapterInfo
 from foretoken.data.problems import Answer
 from foretoken.errors import AdapterError, BackboneError

@@ -199,18 +199,18 @@ def check_cache(model_hooks: ModelHooks, names: list[str]) -> None:
     model_type, stack = model_hooks.dimensions.model_type, model_hooks.stacks[0].stack
     if len(model_hooks.stacks) > 1 or not stack.is_causal:
         raise BackboneError(f"only a causal decoder's prefix is a key-value cache; this is a {model_type} model")
-    obstacle = model_hooks.backbone.cannot_cache(model_hooks.body.config)  # type: ignore[arg-type]
-    if obstacle is not None:
+    cannot_cache, config = model_hooks.backbone.cannot_cache, model_hooks.body.config
+    if cannot_cache is not None and (obstacle := cannot_cache(config)) is not None:  # type: ignore[arg-type]
         raise BackboneError(f"this {model_type} model cannot take a prefix as a cache: {obstacle}; keep the adapter")
     for name in names:
-        config = model_hooks.built[name][0]
-        if not config.acts_everywhere(model_hooks.dimensions):
+        adapter = model_hooks.built[name][0]
+        if not adapter.acts_everywhere(model_hooks.dimensions):
             raise AdapterError(
                 f"adapter {name!r} does not act at every layer (layers), and a key-value cache is as long in each"
             )
-        if not config.is_cache():
+        if not adapter.is_cache():
             raise AdapterError(
-                f"adapter {name!r} ({type(config).__name__}) is more than keys and values before the text: a "
+                f"adapter {name!r} ({type(adapter).__name__}) is more than keys and values before the text: a "
                 f"cache takes {methods_with('peft_types')}, and stacks of only these, without position_free"
             )
 

@@ -126,7 +126,8 @@ def replace_head(model: Model, *, pool: str = "mean", hidden: bool = False) -> M
     names = backbone.head_names(model, body)
     like, dropout = next(model.get_submodule(CLASSIFIER).parameters()), head_dropout(model, body)
     width = backbone.dimensions(config)["hidden_size"]
-    backbone.read_one_state(model)
+    if backbone.read_one_state is not None:
+        backbone.read_one_state(model)
     for name, child in list(model.named_children()):
         if isinstance(child, nn.Dropout):  # the new head has its own
             setattr(model, name, nn.Identity())

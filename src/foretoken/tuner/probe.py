@@ -5,68 +5,48 @@ Shapes: P tokens of the text, M keys, D model width, H heads, K head width, W wi
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
-from contextlib import AbstractContextManager, ExitStack, contextmanager, nullcontext
+from collections.abc import Iterator
+from contextlib import ExitStack, contextmanager
 from typing import TYPE_CHECKING, Any
 
 import torch
 from peft.tuners.tuners_utils import BaseTunerLayer
 from torch import Tensor, nn
 
-from foretoken.attention import AttentionCall, LinearMap, attend_call, own_weights
-from foretoken.attention.packed import PackedBatch
-from foretoken.attention.rotary import unrotated
-from foretoken.backbones.base import ADAPTER, PassFacts
+from foretoken.attention import AttentionCall, attend_call, own_weights
+from foretoken.backbones.base import ADAPTER
 from foretoken.errors import AdapterError
 from foretoken.methods.sites import FrozenStates
+from foretoken.tuner.attention.adapter import AttentionFacts, TunedAttention
 
 if TYPE_CHECKING:
     from foretoken.tuner.model_hooks import ModelHooks
 
 
-class AttentionProbe:
-    """An attention adapter that changes nothing, and records keys, values, and the keys' rotation."""
+PROBED = AttentionFacts(has_part=True, needs_keys=True)
 
-    facts = PassFacts(has_part=True, needs_keys=True)
-    text_is_frozen = False
 
-    def __init__(self) -> None:
+class AttentionProbe(TunedAttention):
+    """Takes the place of an attention's adapters, changes nothing, and records keys, values, and the keys' rotation."""
+
+    facts = PROBED
+
+    def __init__(self, tuned: TunedAttention) -> None:
+        super().__init__(tuned.module, tuned.pass_state, tuned.layer, is_cross=tuned.is_cross)
         self.seen: tuple[Tensor, Tensor] | None = None
-        self.rotation: tuple[Tensor, Tensor] | None = None
-
-    def note_rotation(self, module: nn.Module, args: tuple[object, ...], kwargs: dict[str, Any]) -> None:
-        """Note the rotation of queries and keys: a forward pre-hook of rotary attention."""
-        self.rotation = kwargs["position_embeddings"]
 
     def keys_and_values(self, length: int, *, free: bool) -> Tensor:
         """Return the (P, 2 W) keys and values of the first P tokens."""
         assert self.seen is not None
         key, value = self.seen
         if free and self.rotation is not None:
-            key = unrotated(key, *self.rotation)
+            key = self.rotation.undone(key)
         return torch.cat([x[0, :, :length].transpose(0, 1).flatten(1) for x in (key, value)], dim=-1)
 
     def attend(self, call: AttentionCall) -> tuple[Tensor, Tensor | None]:
         """Compute plain attention, and record the first call of a pass; a second one has the global projections."""
         self.seen = self.seen or (call.key, call.value)
         return attend_call(call)[0], None
-
-    def deliver(self, vector: Tensor | None) -> None:
-        """Ignore the vector, which is None."""
-
-    def redeliver(self, change: Callable[[Tensor], Tensor]) -> None:
-        """Change nothing."""
-
-    def linear_map(self, module: nn.Module) -> LinearMap | None:
-        """Return None, as the probe needs keys."""
-
-    def packed(self, stream: PackedBatch) -> AbstractContextManager[None]:
-        """Return an empty context: the recorded states are padded, because of ``needs_keys``."""
-        return nullcontext()
-
-    def document(self, number: int) -> AbstractContextManager[None]:
-        """Return an empty context."""
-        return nullcontext()
 
     def own_weights(self, call: AttentionCall) -> Tensor:
         """Return the (1, H, N, M) weights."""
@@ -140,19 +120,18 @@ def probing(model_hooks: ModelHooks) -> Iterator[list[AttentionProbe]]:
     """Replace every attention's adapter by a probe inside the block."""
     attentions = model_hooks.backbone.attention_modules(model_hooks.body)
     declared = [attention for _, attention, _ in model_hooks.backbone.attentions(model_hooks.body)]
-    ports = [ADAPTER.get(attention) for attention in attentions]
-    probes = [AttentionProbe() for _ in attentions]
-    handles = []
+    ports = [port for attention in attentions if isinstance(port := ADAPTER.get(attention), TunedAttention)]
+    probes = [AttentionProbe(port) for port in ports]
+    handles = [
+        attention.register_forward_pre_hook(probe.note_rotation, with_kwargs=True)
+        for attention, at, probe in zip(attentions, declared, probes, strict=True)
+        if at.is_rotary
+    ]
     try:
-        for attention, at, probe in zip(attentions, declared, probes, strict=True):
-            ADAPTER.set(attention, probe)
-            if at.is_rotary:
-                handles.append(attention.register_forward_pre_hook(probe.note_rotation, with_kwargs=True))
         yield probes
     finally:
         for attention, port in zip(attentions, ports, strict=True):
-            if port is not None:
-                ADAPTER.set(attention, port)
+            ADAPTER.set(attention, port)
         for handle in handles:
             handle.remove()
 
@@ -182,4 +161,5 @@ def rotations(model_hooks: ModelHooks, position: int) -> list[tuple[Tensor, Tens
         device = model_hooks.dimensions.embedding.weight.device
         inputs = {"input_ids": torch.zeros(1, 1), "position_ids": torch.full((1, 1), position)}
         model_hooks.body(**{name: ids.long().to(device) for name, ids in inputs.items()})
-    return [probe.rotation for probe in probes if probe.rotation is not None]
+    turns = [probe.rotation for probe in probes if probe.rotation is not None]
+    return [(turn.cosine, turn.sine) for turn in turns]

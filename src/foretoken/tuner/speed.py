@@ -13,8 +13,8 @@ from torch.utils.hooks import RemovableHandle
 from foretoken.backbones import BACKBONES, find_backbone
 from foretoken.backbones.base import LINEAR_MAP, Backbone, has_submodule
 from foretoken.backbones.fast_maps import FastMaps
+from foretoken.backbones.head_inputs import HEAD_INPUTS, note_head_inputs
 from foretoken.backbones.module_value import Arguments
-from foretoken.backbones.packing import HEAD_INPUTS, note_head_inputs
 from foretoken.tuner.attention.adapter import linear_map
 from foretoken.tuner.forward.dimensions import body_of, inner_of
 from foretoken.tuner.forward.plan import FAST

@@ -18,7 +18,7 @@ from torch import Tensor, nn
 from foretoken.backbones import BACKBONES, find_backbone
 from foretoken.backbones.base import Backbone
 from foretoken.backbones.fast_maps import FastMaps
-from foretoken.backbones.packing import note_head_inputs
+from foretoken.backbones.head_inputs import note_head_inputs
 from foretoken.errors import AdapterError, ConfigError
 from foretoken.methods.base import ForetokenConfig
 from foretoken.methods.dimensions import Dimensions

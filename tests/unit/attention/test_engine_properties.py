@@ -10,7 +10,6 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from foretoken.attention import DenseMask, ExtraColumns, LinearMap, Packed, Projected, Window, attend, engines
-from foretoken.attention.columns import column_probabilities
 from foretoken.attention.engines import cpu_band
 from foretoken.attention.engines.cpu_band import WindowedDocuments, attend_documents
 from foretoken.attention.packed import DocumentSpan, packed_batch_of
@@ -599,9 +598,3 @@ def test_autocast_leaves_the_types_of_the_inputs():
         out, p = windowed(case, inputs, "block")
     assert (out.dtype, p.dtype) == (torch.float32, torch.float32)
     check_equal(with_gradients(out, p, inputs), results(case, "reference", torch.float32), 1e-5)
-
-
-def test_column_probabilities_of_nothing_shared():
-    lse = torch.tensor([0.0, 100.0])
-    got = column_probabilities(lse, torch.tensor([[0.0], [-INF]]))
-    torch.testing.assert_close(got, torch.tensor([[0.5], [0.0]]))

@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 from torch.nn.attention import flex_attention as torch_flex
 
 from foretoken.attention import Window, attend
-from foretoken.attention.engines import flex_cpu, flex_kernel, flex_masks
+from foretoken.attention.engines import flex, flex_masks
 from foretoken.attention.engines.flex import attend_flex
 from foretoken.attention.engines.flex_masks import BLOCK, Documents, documents_mask, window_mask
 
@@ -295,8 +295,8 @@ def graphs(monkeypatch):
         made.append(graph)
         return graph.forward
 
-    function = torch.compile(flex_kernel.with_lse(torch_flex), backend=count, dynamic=True, fullgraph=True)
-    monkeypatch.setattr(flex_cpu, "compiled", lambda backend: function)
+    function = torch.compile(flex.with_lse(torch_flex), backend=count, dynamic=True, fullgraph=True)
+    monkeypatch.setattr(flex, "compiled", lambda backend: function)
     return made
 
 

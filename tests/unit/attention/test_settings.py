@@ -6,10 +6,10 @@ import pytest
 import torch
 
 from foretoken.attention import DenseMask, Packed, Weighting, Window, attend
-from foretoken.attention import choose as attention_settings
-from foretoken.attention.choose import (
+from foretoken.attention.attend import (
     ENGINE_VARIABLE,
     PACKING_VARIABLE,
+    _chosen,
     choose_engine,
     describe,
     packs,
@@ -28,7 +28,8 @@ CPU, CUDA = torch.device("cpu"), torch.device("cuda")  # no device is touched
 def _nothing_chosen(monkeypatch):
     monkeypatch.delenv(ENGINE_VARIABLE, raising=False)
     monkeypatch.delenv(PACKING_VARIABLE, raising=False)
-    monkeypatch.setattr(attention_settings, "_chosen", {"engine": None, "packing": None})
+    for name in _chosen:
+        monkeypatch.setitem(_chosen, name, None)
 
 
 def chosen(mask=Window, device=CPU, **weighting):

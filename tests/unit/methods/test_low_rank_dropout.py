@@ -5,7 +5,7 @@ import torch
 
 from foretoken import InducerTuningConfig, QueryValueLoraConfig
 from foretoken.methods.dimensions import AttentionShape, Dimensions
-from foretoken.methods.low_rank.update import LowRankUpdate
+from foretoken.methods.low_rank import LowRankUpdate
 
 ON = Dimensions("none", 32, 1, 4, 4, 8, 100, attentions=(AttentionShape(4, 4, 8),))
 CONFIGS = {

@@ -2,7 +2,7 @@
 
 import pytest
 
-from foretoken.attention.choose import use_packing
+from foretoken.attention.attend import use_packing
 
 
 @pytest.fixture

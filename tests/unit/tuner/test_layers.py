@@ -14,7 +14,7 @@ from foretoken import (
     prefix_cache,
     to_peft,
 )
-from foretoken.errors import AdapterError, ConfigError
+from foretoken.errors import AdapterError, BackboneError, ConfigError
 from foretoken.tuner.lora import completed_lora
 from foretoken.tuner.lower_layers import first_trained_layer
 
@@ -61,6 +61,12 @@ def test_a_prefix_that_enters_late_leaves_the_states_below_alone(family):
     assert (found[2] - expected[2])[real].abs().max() > 1e-3
 
 
+def test_an_encoder_as_a_decoder_is_refused():
+    """A prefix in its hidden states would see later tokens, and show them to earlier ones."""
+    with pytest.raises(BackboneError, match="load it with is_decoder=False"):
+        get_peft_model(tiny.model("bert", is_decoder=True), PrefixPropagationConfig())
+
+
 def test_a_late_prefix_is_that_of_a_model_of_the_upper_layers():
     """Layers 1 and 2 with a prefix do what a model of two layers does for what leaves layer 0."""
     inputs = tiny.batch("bert", "FEATURE_EXTRACTION")
@@ -70,9 +76,7 @@ def test_a_late_prefix_is_that_of_a_model_of_the_upper_layers():
     del whole.encoder.layer[0]
     upper = get_peft_model(whole, ROWS["prefix-propagation"]()).eval()
     tiny.shaken(late), tiny.shaken(upper)
-    handle = upper.base_model.model.embeddings.register_forward_hook(lambda *_: entering)
-    embeddings = upper.base_model.model.embeddings
-    embeddings._forward_hooks.move_to_end(handle.id, last=False)  # before the room for the prefix is made
+    upper.base_model.model.embeddings.register_forward_hook(lambda *_: entering)
     torch.testing.assert_close(run(late, inputs), run(upper, inputs), atol=1e-6, rtol=1e-5)
 
 

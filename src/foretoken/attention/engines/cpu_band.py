@@ -20,8 +20,7 @@ from torch import Tensor
 from torch.autograd.function import once_differentiable
 from torch.nn.functional import one_hot, pad
 
-from foretoken.attention.call import AttentionCall
-from foretoken.attention.columns import NO_COLUMNS, ExtraColumns, column_probabilities, joined
+from foretoken.attention.call import NO_COLUMNS, AttentionCall, ExtraColumns, column_probabilities, joined
 from foretoken.attention.engines.dense import repeat_heads
 from foretoken.attention.masks import Packed, Window
 from foretoken.attention.packed import DocumentSpan

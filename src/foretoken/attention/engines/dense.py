@@ -9,8 +9,7 @@ import torch
 from torch import Tensor
 from torch.nn import functional as F  # noqa: N812 - the name that PyTorch's own code uses
 
-from foretoken.attention.call import AttentionCall
-from foretoken.attention.columns import ExtraColumns, joined, softmax_with_columns
+from foretoken.attention.call import AttentionCall, ExtraColumns, joined, softmax_with_columns
 from foretoken.attention.kernels import as_exponential, kernel_attention
 from foretoken.attention.masks import DenseMask, additive, padded_mask, with_prefix_mask
 

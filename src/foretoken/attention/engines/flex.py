@@ -3,8 +3,7 @@
 PyTorch compiles one kernel from a mask written as a function of (batch, head, query, key). A ``BlockMask``, made once
 for a batch and used by all layers (``flex_masks``), says which blocks of 128 by 128 scores are empty.
 
-On a CPU the same call runs without a compiler, as the definition with the whole matrix of scores: for tests. It has
-been measured on no GPU so far.
+On a CPU the same call runs without a compiler, as the definition with the whole matrix of scores: for tests.
 
 Shapes: B batch, H heads, H_kv key heads, N queries, M keys, K head width, S tokens of a run of documents.
 """
@@ -12,15 +11,18 @@ Shapes: B batch, H heads, H_kv key heads, N queries, M keys, K head width, S tok
 from __future__ import annotations
 
 import importlib
-from typing import TYPE_CHECKING
+import inspect
+from collections.abc import Callable
+from functools import cache
+from types import ModuleType
+from typing import TYPE_CHECKING, Any
 
 import torch
 from torch import Tensor
 from torch.nn import functional as F  # noqa: N812 - the name that PyTorch's own code uses
 
-from foretoken.attention.call import AttentionCall
-from foretoken.attention.columns import ExtraColumns, merged
-from foretoken.attention.engines.flex_kernel import MODULE, compiled, with_lse
+from foretoken.attention.call import AttentionCall, ExtraColumns, merged
+from foretoken.attention.engines.dense import repeat_heads
 from foretoken.attention.engines.flex_masks import Documents, documents_mask, window_mask
 from foretoken.attention.masks import Packed, Window
 
@@ -28,6 +30,8 @@ if TYPE_CHECKING:
     from torch.nn.attention.flex_attention import BlockMask
 
 NARROWEST = 16  # the least head width of the kernel
+MODULE = "torch.nn.attention.flex_attention"  # imported late: the import is slow, and most programs do not need it
+GRAPHS = 64  # a model in training and evaluation needs several; beyond the default of 8 PyTorch stops compiling
 
 
 def attend_window(call: AttentionCall, columns: ExtraColumns) -> tuple[Tensor, Tensor | None]:
@@ -48,7 +52,8 @@ def attend_packed(call: AttentionCall, columns: ExtraColumns) -> tuple[Tensor, T
         return query, columns.scores
     batch, prefix = packed.batch, packed.prefix_kv
     if columns.prefix_kv is not None:
-        batch, prefix = batch.with_longer_prefix(columns.prefix_kv[0].shape[2]), packed.prefix_with(columns.prefix_kv)
+        batch = batch.with_prefix(batch.prefix_length + columns.prefix_kv[0].shape[2])
+        prefix = packed.prefix_with(columns.prefix_kv)
     start = batch.text_start
     if prefix is not None:
         key, value = (
@@ -100,9 +105,82 @@ def as_wide(x: Tensor) -> Tensor:
 def run(query: Tensor, key: Tensor, value: Tensor, mask: BlockMask) -> tuple[Tensor, Tensor]:
     """Call the kernel; on a CPU, where FlexAttention has no backward pass, with one of our own."""
     if query.device.type == "cpu":
-        from foretoken.attention.engines.flex_cpu import run_on_cpu  # late: it imports PyTorch's compiler
-
-        return run_on_cpu(query, key, value, mask)
+        return torch.compiler.disable(run_on_cpu)(query, key, value, mask)  # late: this imports PyTorch's compiler
     if torch.compiler.is_compiling():  # within a graph of the caller's
         return with_lse(importlib.import_module(MODULE))(query, key, value, mask)
     return compiled("inductor")(query, key, value, mask)
+
+
+@cache
+def compiled(backend: str) -> Callable[..., tuple[Tensor, Tensor]]:
+    """Return FlexAttention with its log-sum-exp as one graph, compiled once for all lengths."""
+    function = with_lse(importlib.import_module(MODULE))
+    has_limit = "recompile_limit" in inspect.signature(torch.compile).parameters  # torch 2.13 has it, 2.6 does not
+    options: dict[str, Any] = {"recompile_limit": GRAPHS} if has_limit else {}
+    return torch.compile(function, backend=backend, dynamic=True, fullgraph=True, **options)
+
+
+def with_lse(module: ModuleType) -> Callable[..., tuple[Tensor, Tensor]]:
+    """Return a function (q, k, v, mask) -> (f, lse) on ``torch.nn.attention.flex_attention``.
+
+    torch returns the log-sum-exp with ``return_aux`` since 2.9, with ``return_lse`` before.
+    """
+    attention = module.flex_attention
+    request = module.AuxRequest(lse=True) if hasattr(module, "AuxRequest") else None
+
+    def by_request(query: Tensor, key: Tensor, value: Tensor, mask: BlockMask) -> tuple[Tensor, Tensor]:
+        grouped = query.shape[1] != key.shape[1]
+        f, aux = attention(query, key, value, block_mask=mask, scale=1.0, enable_gqa=grouped, return_aux=request)
+        return f, aux.lse
+
+    def by_flag(query: Tensor, key: Tensor, value: Tensor, mask: BlockMask) -> tuple[Tensor, Tensor]:
+        grouped = query.shape[1] != key.shape[1]
+        return attention(query, key, value, block_mask=mask, scale=1.0, enable_gqa=grouped, return_lse=True)
+
+    return by_flag if request is None else by_request
+
+
+def run_on_cpu(query: Tensor, key: Tensor, value: Tensor, mask: BlockMask) -> tuple[Tensor, Tensor]:
+    """Call the reference path, with a backward pass of ours where gradients are needed."""
+    if torch.is_grad_enabled() and any(x.requires_grad for x in (query, key, value)):
+        return OnCpu.apply(query, key, value, mask)
+    return compiled("eager")(query.detach(), key.detach(), value.detach(), mask)
+
+
+class OnCpu(torch.autograd.Function):
+    """FlexAttention's forward pass on a CPU, and a backward pass with the whole score matrix."""
+
+    @staticmethod
+    def forward(  # type: ignore[override]
+        ctx: Any, query: Tensor, key: Tensor, value: Tensor, mask: BlockMask
+    ) -> tuple[Tensor, Tensor]:
+        """Return f and lse."""
+        f, lse = compiled("eager")(query.detach(), key.detach(), value.detach(), mask)
+        ctx.save_for_backward(query, key, value, f, lse)
+        ctx.mask = mask
+        return f, lse
+
+    @staticmethod
+    @torch.autograd.function.once_differentiable
+    def backward(ctx: Any, grad_f: Tensor, grad_lse: Tensor) -> tuple[Tensor | None, ...]:  # type: ignore[override]
+        """``dS = P (dP - <df, f> + dlse)``, P recomputed from lse."""
+        query, key, value, f, lse = (x.to(ctx.saved_tensors[-1].dtype) for x in ctx.saved_tensors)
+        groups = key.shape[1], query.shape[1] // key.shape[1]
+        wide_key, wide_value = repeat_heads(key, query.shape[1]), repeat_heads(value, query.shape[1])
+        grad_f = grad_f.to(lse.dtype)
+        weights = torch.exp(query @ wide_key.mT - lse[..., None]).masked_fill(~seen(ctx.mask, query, key), 0.0)
+        rest = grad_lse.to(lse.dtype) - (grad_f * f).sum(dim=-1)
+        grad_scores = weights * (grad_f @ wide_value.mT + rest[..., None])
+        grads = (
+            grad_scores @ wide_key,
+            (grad_scores.mT @ query).unflatten(1, groups).sum(dim=2),
+            (weights.mT @ grad_f).unflatten(1, groups).sum(dim=2),
+        )
+        return *(grad.to(x.dtype) for grad, x in zip(grads, ctx.saved_tensors, strict=False)), None
+
+
+def seen(mask: BlockMask, query: Tensor, key: Tensor) -> Tensor:
+    """Return the mask as (B, 1, N, M) bool."""
+    from torch.nn.attention.flex_attention import create_mask
+
+    return create_mask(mask.mask_mod, query.shape[0], 1, query.shape[2], key.shape[2], device=str(query.device))

@@ -18,8 +18,7 @@ import torch
 from torch import Tensor
 from torch.nn import functional as F  # noqa: N812 - the name that PyTorch's own code uses
 
-from foretoken.attention.call import AttentionCall
-from foretoken.attention.columns import ExtraColumns, softmax_with_columns
+from foretoken.attention.call import AttentionCall, ExtraColumns, softmax_with_columns
 from foretoken.attention.masks import Mask
 from foretoken.machine.products import products_with, weighted_sums
 

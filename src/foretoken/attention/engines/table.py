@@ -7,8 +7,7 @@ from dataclasses import dataclass
 
 from torch import Tensor
 
-from foretoken.attention.call import AttentionCall
-from foretoken.attention.columns import ExtraColumns
+from foretoken.attention.call import AttentionCall, ExtraColumns
 from foretoken.attention.engines import block_sparse, cpu_band, dense, flex, window
 from foretoken.attention.engines.projected import Projected, attend_projected
 from foretoken.attention.masks import Blocks, DenseMask, Mask, Packed, Window

@@ -9,8 +9,7 @@ import torch
 from torch import Tensor
 from torch.nn import functional as F  # noqa: N812 - the name that PyTorch's own code uses
 
-from foretoken.attention.call import AttentionCall
-from foretoken.attention.columns import ExtraColumns
+from foretoken.attention.call import AttentionCall, ExtraColumns
 from foretoken.attention.engines import dense
 from foretoken.attention.masks import DenseMask, Window
 from foretoken.machine.tracing import is_exported

@@ -147,11 +147,8 @@ class PackedBatch:
 
     def with_prefix(self, length: int) -> PackedBatch:
         """Return the batch with a prefix of this length."""
-        return self if length == self.prefix_length else self.with_longer_prefix(length - self.prefix_length)
-
-    def with_longer_prefix(self, count: int) -> PackedBatch:
-        """Return the batch with ``count`` more keys before each document."""
-        length = self.prefix_length + count
+        if length == self.prefix_length:
+            return self
         return self.remembered(lambda: replace(self, prefix_length=length), "prefix", length)
 
     def with_mask(self, mask: Tensor) -> PackedBatch:

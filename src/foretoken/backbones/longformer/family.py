@@ -2,28 +2,14 @@
 
 from __future__ import annotations
 
-import torch
-from torch import Tensor, nn
+from torch import nn
 from transformers.models.longformer.modeling_longformer import LongformerSelfAttention
 
 from foretoken.backbones.base import Attention, Backbone, Stack, in_tuple, offset_after_padding, text_dimensions
-from foretoken.backbones.bert.family import HEADS
+from foretoken.backbones.bert import HEADS
 from foretoken.backbones.longformer.attention import GlobalTokens
 from foretoken.backbones.longformer.mask_row import make_one_row
 from foretoken.backbones.longformer.packed import PackingSelfAttention, attach_encoder, detach_encoder
-from foretoken.backbones.masks import extend_text_mask
-from foretoken.backbones.module_value import Keywords
-
-
-def extend_longformer(kwargs: Keywords, prefix_mask: Tensor) -> Keywords:
-    """Mark the prefix as global tokens, for which LongformerModel needs both masks."""
-    kwargs = extend_text_mask(kwargs, prefix_mask)
-    text_global = kwargs.get("global_attention_mask")
-    if text_global is None:
-        tokens = kwargs["attention_mask"].shape[1] - prefix_mask.shape[1]
-        text_global = kwargs["attention_mask"].new_zeros(prefix_mask.shape[0], tokens)
-    prefix_global = text_global.new_ones(prefix_mask.shape)
-    return {**kwargs, "global_attention_mask": torch.cat([prefix_global, text_global], dim=1)}
 
 
 def attach_longformer(body: nn.Module, attentions: list[nn.Module]) -> None:
@@ -56,9 +42,7 @@ LONGFORMER = Backbone(
                 has_global=True,
             ),
             feed_forward=("intermediate", "output.dense"),
-            entry=("embeddings",),
             end="encoder",
-            extend_inputs=extend_longformer,
             layer_output=in_tuple,
         ),
     ),

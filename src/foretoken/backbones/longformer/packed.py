@@ -19,13 +19,14 @@ from transformers.models.longformer.modeling_longformer import (
     LongformerLayer,
 )
 
-from foretoken.attention import Packed, Weighting, choose
+from foretoken.attention import Packed, Weighting
+from foretoken.attention.attend import packs_natively
 from foretoken.attention.engines.projected import pays
 from foretoken.attention.packed import PackedBatch, packed_batch_of
 from foretoken.backbones.base import ADAPTER, NO_ADAPTER, PassFacts, facts_of
+from foretoken.backbones.head_inputs import HEAD_INPUTS
 from foretoken.backbones.longformer.attention import WindowedSelfAttention
 from foretoken.backbones.packing import (
-    HEAD_INPUTS,
     is_watched,
     may_pack,
     note_packed,
@@ -52,23 +53,24 @@ class PackingEncoder(LongformerEncoder):
         output_hidden_states: bool = False,
         return_dict: bool = True,
     ) -> Any:
-        """(B, P + N, D) -> (B, P + N - padding_len, D); the mask is below 0 for padding, above 0 for global tokens."""
+        """(B, N, D) -> (B, P + N - padding_len, D); the mask is below 0 for padding, above 0 for global tokens."""
         attentions = self.attentions()
         facts = facts_of(attentions[0])
         if output_attentions or attention_mask is None or not may_pack(self, facts, hidden_states):
             return super().forward(
                 hidden_states, attention_mask, padding_len, output_attentions, output_hidden_states, return_dict
             )
-        text, length = attention_mask[:, facts.prefix_length :], facts.prefix_length
-        batch = packed_batch_of(text < 0, text > 0, prefix_length=length, prefix_mask=facts.partial_prefix)
+        masks = attention_mask < 0, attention_mask > 0
+        batch = packed_batch_of(*masks, prefix_length=facts.prefix_length, prefix_mask=facts.partial_prefix)
         note_packed(self, batch)
         recorded = []
         with while_packed(ADAPTER.get(attentions[0]), batch):
-            hidden = batch.pack(hidden_states)
+            hidden, entering = batch.pack_text(hidden_states), batch.with_prefix(0)
             last = self.for_last_layer(batch, attentions[-1]) if not output_hidden_states else batch
             for number, layer in enumerate(self.layer):
                 if output_hidden_states:
-                    recorded.append(with_own_prefix(batch, attentions[max(number - 1, 0)]).unpack(hidden))
+                    recorded.append(entering.unpack(hidden))
+                    entering = with_own_prefix(batch, attentions[number])
                 hidden = layer(hidden, attention_mask=last if number == len(self.layer) - 1 else batch)[0]
             batch = with_own_prefix(batch, attentions[-1])
         if last.wanted is not None:
@@ -92,7 +94,7 @@ class PackingEncoder(LongformerEncoder):
         inputs = HEAD_INPUTS.get(self)
         if inputs is None or not inputs.first_token_only or is_watched(self.layer[-1]):
             return batch
-        if not packs_natively(attention, facts_of(attention)):
+        if not attends_packed(attention, facts_of(attention)):
             return batch
         wanted = batch.first_tokens()
         return batch if wanted is None else replace(batch, wanted=wanted)
@@ -122,12 +124,12 @@ class PackingLongformerLayer(LongformerLayer):
         )
 
 
-def packs_natively(attention: WindowedSelfAttention, facts: PassFacts) -> bool:
+def attends_packed(attention: WindowedSelfAttention, facts: PassFacts) -> bool:
     """Tell whether an engine computes this attention packed; otherwise it is computed padded."""
     if facts.needs_keys or facts.needs_documents:
         return False
     dropout = attention.dropout if attention.training else 0.0
-    return choose.packs_natively(attention.query.weight.device, Weighting(dropout=dropout))
+    return packs_natively(attention.query.weight.device, Weighting(dropout=dropout))
 
 
 class ZeroGradients(torch.autograd.Function):
@@ -181,7 +183,7 @@ class PackedAttention:
 
     def __call__(self, hidden_states: Tensor) -> Tensor:
         """(1, S, D) -> (1, S, D), or (1, B, D) of the wanted tokens."""
-        if not packs_natively(self.attention, self.facts):
+        if not attends_packed(self.attention, self.facts):
             return self.padded(hidden_states)
         prefix, text = self.batch.split(hidden_states)  # (B, P, D) and (1, T, D)
         text = text.detach() if self.detaches else text

@@ -12,8 +12,7 @@ from foretoken.attention.kernels import PERFORMER, orthogonal_features
 from foretoken.errors import BackboneError, ConfigError
 from foretoken.methods.base import ForetokenConfig
 from foretoken.methods.dimensions import AttentionShape, Dimensions
-from foretoken.methods.prefixes.prefix import PrefixConfig
-from foretoken.methods.prefixes.prefix_propagation import propagated_prefixes
+from foretoken.methods.prefixes.prefix import PrefixConfig, propagated_prefixes
 from foretoken.methods.require import require_choice, require_int
 from foretoken.methods.sites import SeparatePrefix, Sites
 from foretoken.options import option

@@ -1,8 +1,12 @@
-"""The prefix methods' shared options, and the prefix as a parameter or as the output of a small network."""
+"""What the prefix methods share: options, the prefix as a parameter or a network's output, and the modules that use it.
+
+A prefix is hidden states that pass through the layers (:class:`PropagatedPrefix`), or keys and values of each attention
+(:class:`PrefixKeyValues`).
+"""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import ClassVar, Literal, TypeAlias, get_args
@@ -10,11 +14,12 @@ from typing import ClassVar, Literal, TypeAlias, get_args
 import torch
 from torch import Tensor, nn
 
+from foretoken.attention import repeat_heads
 from foretoken.errors import ConfigError
 from foretoken.methods.base import ForetokenConfig, PrefixStart
 from foretoken.methods.dimensions import Dimensions
 from foretoken.methods.require import require_choice, require_fraction, require_int, require_positive
-from foretoken.methods.sites import Sites
+from foretoken.methods.sites import FrozenStates, LayerEntry, ScoreColumns, Sites
 from foretoken.options import option
 
 Start: TypeAlias = Literal["auto", "random", "positions", "vocabulary", "text", "documents", "adapter"]
@@ -103,6 +108,10 @@ class PrefixConfig(ForetokenConfig):
         for module in (*sites.layers.values(), *sites.attention.values()):
             unproject(module)
         return replace(self, prefix_projection=False, encoder_hidden_size=None)
+
+    def is_cache(self) -> bool:
+        """Tell whether in a causal model the prefix is only keys and values."""
+        return bool(self.peft_types) and not self.position_free
 
     def validate_start(self) -> None:
         """Raise ConfigError for an initial prefix that lacks an option or contradicts another."""
@@ -219,3 +228,146 @@ def make_prefixes(config: PrefixConfig, *, widths: Sequence[int], hidden_size: i
         return [Prefix(length, width, std=config.init_std) for width in widths]
     shared = SharedProjection(length, hidden_size, config.encoder_hidden_size or hidden_size)
     return [ProjectedPrefix(shared, width, owner=index == 0) for index, width in enumerate(widths)]
+
+
+def propagated_prefixes(config: PrefixConfig, dimensions: Dimensions) -> dict[int, LayerEntry]:
+    """Return one entry per layer, each with a (P, D) prefix."""
+    width, length = dimensions.hidden_size, config.num_virtual_tokens
+    prefixes = make_prefixes(config, widths=[width] * dimensions.num_layers, hidden_size=width)
+    return {
+        layer: PropagatedPrefix(
+            prefix,
+            length,
+            first=layer in dimensions.first_layers,
+            dropout=config.prefix_dropout,
+            position_free=config.position_free,
+        )
+        for layer, prefix in enumerate(prefixes)
+    }
+
+
+class PropagatedPrefix(LayerEntry):
+    """The prefix of layer 0, or the matrix that is added to it before a later layer."""
+
+    def __init__(
+        self,
+        prefix: Prefix | ProjectedPrefix,
+        prefix_length: int,
+        *,
+        first: bool,
+        dropout: float,
+        position_free: bool = False,
+    ) -> None:
+        super().__init__()
+        self.prefix = prefix
+        self.prefix_length = prefix_length
+        self.first = first
+        self.position_free = position_free
+        self.dropout = nn.Dropout(dropout)
+
+    def new_prefix(self, batch_size: int) -> Tensor:
+        """Return P^(0) for every document: (B, P, D)."""
+        # reference.propagated: P of layer 0
+        prefix = self.prefix()
+        return self.dropout(prefix.expand(batch_size, *prefix.shape))
+
+    def on_prefix(self, prefix: Tensor) -> Tensor:
+        """Add P^(l) to the first P hidden states, (B, P, D); at layer 0 they are P^(0) already."""
+        if self.first:
+            return prefix
+        # reference.propagated: P + C[:P] of a later layer
+        return prefix + self.dropout(self.prefix().expand_as(prefix)).to(prefix.dtype)
+
+    def initialise_from(self, states: FrozenStates, layer: int) -> None:
+        """Set the prefix to the first layer's input for a text; the matrices of later layers become 0."""
+        write_prefix(self.prefix, states.entering[layer] if self.first else torch.zeros(()))
+
+
+def prefix_sites(
+    config: PrefixConfig,
+    dimensions: Dimensions,
+    *,
+    score_mask: Callable[[Tensor], Tensor] | None = None,
+    score_dropout: float = 0.0,
+) -> Sites:
+    """Return columns for every attention, each with its own keys and values."""
+    shapes = dimensions.attentions
+    widths = [2 * shape.num_key_value_heads * shape.head_dim for shape in shapes]
+    prefixes = make_prefixes(config, widths=widths, hidden_size=dimensions.hidden_size)
+    return Sites(
+        attention={
+            index: PrefixKeyValues(
+                prefix,
+                config.num_virtual_tokens,
+                shape.num_key_value_heads,
+                shape.head_dim,
+                dropout=config.prefix_dropout,
+                position_free=config.position_free,
+                score_mask=score_mask,
+                score_dropout=score_dropout,
+            )
+            for index, (prefix, shape) in enumerate(zip(prefixes, shapes, strict=True))
+        }
+    )
+
+
+class PrefixKeyValues(ScoreColumns):
+    """P keys and values of one attention, as one (P, 2 H_kv K) matrix as in peft's checkpoints.
+
+    Attributes:
+        score_mask: changes the (B, H, N, P) scores before the softmax; None: unchanged scores.
+    """
+
+    def __init__(
+        self,
+        prefix: Prefix | ProjectedPrefix,
+        num_columns: int,
+        heads: int,
+        head_dim: int,
+        *,
+        dropout: float,
+        position_free: bool = False,
+        score_mask: Callable[[Tensor], Tensor] | None = None,
+        score_dropout: float = 0.0,
+    ) -> None:
+        super().__init__()
+        self.prefix = prefix
+        self.num_columns = num_columns
+        self.heads = heads
+        self.head_dim = head_dim
+        self.position_free = position_free
+        self.dropout = nn.Dropout(dropout)
+        self.score_mask = score_mask
+        self.score_dropout = nn.Dropout(score_dropout)
+        self.are_keys = score_mask is None
+
+    def halves(self, like: Tensor, documents: int) -> tuple[Tensor, Tensor]:
+        """Return P_k and P_v as (B, H_kv, P, K) each, in the type of ``like``."""
+        pair = self.prefix().view(self.num_columns, 2, self.heads, self.head_dim).permute(1, 2, 0, 3)
+        keys, values = pair.to(like.dtype)[:, None].expand(-1, documents, -1, -1, -1)
+        return self.dropout(keys), self.dropout(values)
+
+    def keys(self, query: Tensor, documents: int) -> tuple[Tensor, Tensor] | None:
+        """Return P_k and P_v, (B, H_kv, P, K) each; None with a score mask."""
+        # reference.prefix_tuning: P_k and P_v, for the softmax over [prefix; text]
+        return self.halves(query, documents) if self.score_mask is None else None
+
+    def scores(self, query: Tensor, scale: float) -> Tensor:
+        """(B, H, N, K) -> (B, H, N, P): ``q P_k`` times scale, through the score mask."""
+        scores = self.unmasked_scores(query, scale)
+        return scores if self.score_mask is None else self.score_mask(self.score_dropout(scores))
+
+    def unmasked_scores(self, query: Tensor, scale: float) -> Tensor:
+        """(B, H, N, K) -> (B, H, N, P): ``q P_k`` times scale."""
+        keys, _ = self.halves(query, query.shape[0])
+        return query @ repeat_heads(keys, query.shape[1]).transpose(-1, -2) * scale
+
+    def combine(self, out: Tensor, probabilities: Tensor, query: Tensor) -> Tensor:
+        """Add ``p P_v``."""
+        _, values = self.halves(query, query.shape[0])
+        # reference.prefix_tuning: the weights of P_k times P_v, and the text's part
+        return out + probabilities.to(out.dtype) @ repeat_heads(values, query.shape[1])
+
+    def initialise_from(self, states: FrozenStates, index: int) -> None:
+        """Set keys and values to those of a text."""
+        write_prefix(self.prefix, (states.free if self.position_free else states.attentions)[index])

@@ -6,8 +6,7 @@ from dataclasses import dataclass
 from typing import ClassVar
 
 from foretoken.methods.dimensions import Dimensions
-from foretoken.methods.prefixes.prefix import PrefixConfig, make_prefixes
-from foretoken.methods.prefixes.prefix_propagation import PropagatedPrefix
+from foretoken.methods.prefixes.prefix import PrefixConfig, PropagatedPrefix, make_prefixes
 from foretoken.methods.sites import Sites
 
 
@@ -42,7 +41,3 @@ class PromptTuningConfig(PrefixConfig):
         )
         # reference.prompt_tuning: rows before layer 0, and nothing later
         return Sites(layers={0: entry})
-
-    def is_cache(self) -> bool:
-        """Tell whether in a causal model the prefix is only keys and values, as it sees no text."""
-        return not self.position_free

@@ -16,8 +16,7 @@ from torch.nn import functional
 
 from foretoken.errors import ConfigError
 from foretoken.methods.dimensions import Dimensions
-from foretoken.methods.prefixes.prefix import Prefix, PrefixConfig, ProjectedPrefix
-from foretoken.methods.prefixes.prefix_tuning import PrefixKeyValues, prefix_sites
+from foretoken.methods.prefixes.prefix import Prefix, PrefixConfig, PrefixKeyValues, ProjectedPrefix, prefix_sites
 from foretoken.methods.require import require_fraction
 from foretoken.methods.sites import Sites
 from foretoken.options import option

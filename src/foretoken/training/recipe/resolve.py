@@ -2,7 +2,7 @@
 
 :func:`resolve` decides by the recipe alone, when it is read; :func:`resolve_on` by the data and the model, when they
 are known. Three options are resolved elsewhere, by trying: the type of `training.cache_states`
-(`trainer/lower_states.py`), the engine of attention (`attention/choose.py`), how a file is written (`data/readers/`).
+(`trainer/lower_states.py`), the engine of attention (`attention/attend.py`), how a file is written (`data/readers/`).
 """
 
 from __future__ import annotations

@@ -87,7 +87,7 @@ class TunedAttention:
         """Compute the facts of the current pass for this layer."""
         # the active adapters, or those that documents of the batch name; the module has a site if an adapter acts here
         site: AttentionSite | None = getattr(self.module, NAME, None)
-        at_work = () if site is None else site.at_work(plan)
+        at_work = () if site is None else plan.at_work(site)
         members = [(group, member) for group, edit in at_work for member in edit.members()]
         columns = tuple((group, member) for group, member in members if isinstance(member, ScoreColumns))
         separate = tuple((group, member) for group, member in members if isinstance(member, SeparatePrefix))
@@ -101,10 +101,10 @@ class TunedAttention:
         # where the prefix runs alone, its keys and values are kept for the queries of the text
         alone = here.phase in (Phase.PREFIX_ONLY, Phase.PREFIX_CACHED)
         has_prefix = here.prefix_length > 0 and not self.is_cross
-        is_late = has_prefix and here.is_late and here.phase is Phase.JOINT
+        is_joint = has_prefix and here.phase is Phase.JOINT
         return AttentionFacts(
             has_part=bool(members) or (has_prefix and alone),
-            prefix_mask=PrefixMask(here.prefix_mask(), here.text_mask, here.memo) if is_late else None,
+            prefix_mask=PrefixMask(here.prefix_mask(), here.text_mask, here.memo) if is_joint else None,
             prefix_length=here.prefix_here,
             partial_prefix=None if not here.prefix_here or here.has_whole_prefix else here.prefix_mask(),
             # prefixes that enter at different layers have plans of their own, as documents with their own adapters do

@@ -7,8 +7,8 @@ from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from enum import Enum, auto
 from functools import cached_property
-from itertools import pairwise
 from types import MappingProxyType
+from typing import Any
 
 import torch
 from torch import Tensor, nn
@@ -124,7 +124,6 @@ class Plan:
         phase: where the prefix is.
         token_ids: (B, N), or None when the model was given embeddings.
         text_mask: (B, N) mask as the user gave it, where attention must extend it itself.
-        is_late: the prefix enters after the masks were made, so that attention extends them.
         prefix_kv: in phase PREFIX_CACHED, the prefix's keys and values (B or 1, H_kv, P, K), by layer.
         memo: masks extended in this pass.
         is_mixed: each document names its adapter.
@@ -145,7 +144,6 @@ class Plan:
     phase: Phase = Phase.NONE
     token_ids: Tensor | None = None
     text_mask: Tensor | None = None
-    is_late: bool = False
     prefix_kv: dict[int, tuple[Tensor, Tensor]] = field(default_factory=dict)
     memo: dict[int, tuple[Tensor | None, Tensor | None]] = field(default_factory=dict)
     is_mixed: bool = False
@@ -156,6 +154,8 @@ class Plan:
     entries: tuple[int, ...] = ()
     number: int | None = None
     facts: dict[Hashable, PassFacts] = field(init=False, default_factory=dict)
+    _stages: dict[int, Plan] = field(init=False, default_factory=dict)
+    _single: dict[int, Plan] = field(init=False, default_factory=dict)
 
     def at(self, layer: int) -> Plan:
         """Return the plan as a layer sees it: with the vectors of the prefix that have entered.
@@ -178,14 +178,24 @@ class Plan:
             )
         return self._stages[begins]
 
-    @cached_property
-    def _stages(self) -> dict[int, Plan]:
-        return {}
+    @property
+    def is_first_entry(self) -> bool:
+        """Whether no vector of a prefix has entered before the layer where the plan begins."""
+        return all(group.num_entering == group.prefix_length for group in self.groups)
 
     @property
     def is_staged(self) -> bool:
         """Whether parts of the prefix enter before different layers."""
         return len(self.entries) > 1
+
+    def at_work(self, site: nn.ModuleDict) -> list[tuple[Group, Any]]:
+        """Return (group, module) for the adapters of this pass that have a module at a site."""
+        pairs: list[tuple[Group, Any]] = []
+        for group in self.groups:
+            if group.adapter in site:
+                module: Any = site[group.adapter]
+                pairs.append((group, module if group.rows is None else module.bound(group.rows)))
+        return pairs
 
     def ids_for(self, text: Tensor) -> Tensor | None:
         """Return the token ids of the (B, N, D) text, or packed (1, T, D).
@@ -250,10 +260,6 @@ class Plan:
             groups = tuple(single for group in self.groups if (single := group.only(number)) is not None)
             self._single[number] = replace(self, groups=groups, batch_size=1, packed=None, memo={}, number=number)
         return self._single[number]
-
-    @cached_property
-    def _single(self) -> dict[int, Plan]:
-        return {}
 
     @property
     def is_prefix_shared(self) -> bool:
@@ -368,24 +374,3 @@ def check_names(names: Sequence[str], known: Collection[str]) -> None:
         raise AdapterError(
             f"adapter_names names {unknown[0]!r}, which is not loaded{hint}; loaded: {', '.join(known)} (or {BASE!r})"
         )
-
-
-def check_positions_agree(plan: Plan) -> None:
-    """Raise AdapterError where a document has both a position-free prefix and one with positions."""
-    prefixes = {group.adapter: group.adapter in plan.position_free for group in plan.groups if group.prefix_length}
-    if not plan.is_mixed and len(set(prefixes.values())) > 1:
-        raise AdapterError(
-            f"the active adapters {', '.join(prefixes)} cannot act together: position_free is set only in "
-            f"{', '.join(name for name in prefixes if prefixes[name])}; activate one of them at a time"
-        )
-
-
-def check_entries_in_turn(plan: Plan) -> None:
-    """Raise AdapterError where a causal prefix would see vectors of an earlier prefix that have not entered yet."""
-    groups = sorted((group for group in plan.groups if group.prefix_length), key=lambda group: group.offset)
-    if plan.is_mixed or all(first.entries()[-1] <= second.entries()[0] for first, second in pairwise(groups)):
-        return
-    raise AdapterError(
-        f"the active adapters {', '.join(group.adapter for group in groups)} cannot act together: a part of one prefix "
-        "enters before a later layer than another prefix; activate one of them at a time"
-    )

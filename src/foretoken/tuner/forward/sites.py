@@ -19,7 +19,7 @@ from torch import Tensor, nn
 from foretoken.backbones.module_value import Arguments, Keywords
 from foretoken.errors import AdapterError
 from foretoken.methods.sites import AttentionEdit, LayerEntry
-from foretoken.tuner.forward.plan import Group, PassState, Plan
+from foretoken.tuner.forward.plan import Group, PassState, Phase, Plan
 
 NAME = "foretoken"
 
@@ -47,15 +47,6 @@ class Site(nn.ModuleDict, BaseTunerLayer):
         """The plan of the current pass."""
         return self.pass_state.plan
 
-    def at_work(self, plan: Plan | None) -> list[tuple[Group, Any]]:
-        """Return (group, module) for the adapters that are active here in a pass."""
-        pairs: list[tuple[Group, Any]] = []
-        for group in () if plan is None else plan.groups:
-            if group.adapter in self:
-                module: Any = self[group.adapter]
-                pairs.append((group, module if group.rows is None else module.bound(group.rows)))
-        return pairs
-
 
 class EntrySite(Site):
     """A layer entry: adds the prefix before the text where it enters, then edits prefix and text.
@@ -72,21 +63,22 @@ class EntrySite(Site):
         return self.pass_state.plan_at(self.layer)
 
     def forward(self, hidden: Tensor) -> Tensor:
-        """(B, P + N, D) -> (B, P + N, D), or packed (1, S, D); P = 0 where the hidden states hold the text alone.
+        """(B, N, D) -> (B, P + N, D) where the prefix enters, later (B, P + N, D) -> the same; or packed, (1, S, D).
 
         Equation 1 of prefix-propagation (Li et al. 2023): the input of layer 0 is ``cat(P^(0), C)``; before layer l > 0
         the first P hidden states get ``+ P^(l)``.
         """
         plan = self.plan
-        at_work = self.at_work(plan)
-        if plan is None or not at_work:
+        if plan is None or not (at_work := plan.at_work(self)):
             return hidden
         here, packed = plan.prefix_here, plan.packed
-        prefix, text = (hidden[:, :here], hidden[:, here:]) if packed is None else packed.split(hidden)
         enters = bool(here) and self.layer == plan.begins
+        if enters and plan.phase is Phase.JOINT and plan.is_first_entry:  # so far the hidden states are the text alone
+            prefix, text = hidden.new_zeros(plan.batch_size, here, hidden.shape[-1]), hidden
+        else:
+            prefix, text = (hidden[:, :here], hidden[:, here:]) if packed is None else packed.split(hidden)
         if enters:
-            # P^(0) replaces the zeros of StackHooks.reserve_prefix. It is computed inside the layer, because sharding,
-            # offloading and checkpointing provide the layer's parameters only here.
+            # inside the layer, because sharding, offloading and checkpointing provide the layer's parameters only here
             prefix = new_prefix(plan, at_work, prefix)
         for group, entry in at_work:
             if here and group.prefix_length:
@@ -122,7 +114,7 @@ def new_prefix(plan: Plan, at_work: Sequence[tuple[Group, LayerEntry]], prefix: 
 
     It is zero where a document's own prefix is shorter.
     """
-    if all(group.num_entering == group.prefix_length for group in plan.groups):  # nothing has entered before
+    if plan.is_first_entry:
         prefix = torch.zeros_like(prefix)
     for group, entry in at_work:
         if not (count := group.num_entering):
@@ -167,8 +159,10 @@ class OutputSite(Site):
 
     def forward(self, output: Tensor, module_input: Tensor, around: AroundModule) -> Tensor:
         """Output (B, ..., D_out) and input (B, ..., D_in), and the hooks that pass them -> new output."""
-        packed = None if self.plan is None else self.plan.packed
-        for group, edit in self.at_work(self.plan):
+        if self.plan is None:
+            return output
+        packed = self.plan.packed
+        for group, edit in self.plan.at_work(self):
             if self.edit_of[group.adapter] is around:
                 edited = edit(group.take(output, packed), group.take(module_input, packed))
                 output = group.put(output, edited, packed)

@@ -1,8 +1,7 @@
 """One forward pass of one stack of layers: its plan, the prefix before the text, and the hooks around it.
 
-The hooks run in this order: ``before_stack`` makes the plan, ``reserve_prefix`` puts zeros before the embedding output
-or before the layer where the prefix enters, that layer's ``EntrySite`` replaces them, ``strip_prefix`` and
-``after_stack`` remove the prefix. A causal stack runs its prefix alone before the text instead.
+The hooks run in this order: ``before_stack`` makes the plan, an ``EntrySite`` puts the prefix before the text where it
+enters, ``strip_prefix`` and ``after_stack`` remove it. A causal stack runs its prefix alone before the text instead.
 
 Shapes: B batch, N text tokens, P length of the prefix, D model width.
 """
@@ -14,30 +13,22 @@ from collections.abc import Callable, Hashable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from functools import partial
-from itertools import accumulate
+from itertools import accumulate, pairwise
 from typing import Any, TypeAlias
 
 import torch
 from torch import Tensor, nn
-from torch.utils.hooks import RemovableHandle
 
-from foretoken.backbones.base import Backbone, Stack, unchanged
+from foretoken.backbones.base import Backbone, Stack
 from foretoken.backbones.masks import prefix_without_positions, with_positions
 from foretoken.backbones.module_value import Arguments, Keywords
 from foretoken.backbones.pooling import POOLING
+from foretoken.errors import AdapterError
 from foretoken.methods.dimensions import Dimensions
 from foretoken.methods.sites import LayerEntry
 from foretoken.tuner.forward.mixed_batch import hook_names
 from foretoken.tuner.forward.outputs import Output, last_states, to_text, with_pooled_text, without_prefix
-from foretoken.tuner.forward.plan import (
-    PassState,
-    Phase,
-    Plan,
-    check_entries_in_turn,
-    check_positions_agree,
-    entries_of,
-    make_groups,
-)
+from foretoken.tuner.forward.plan import PassState, Phase, Plan, entries_of, make_groups
 from foretoken.tuner.forward.quantised import compute_type
 from foretoken.tuner.forward.rows import RowParameters
 from foretoken.tuner.forward.sites import NAME, EntrySite, Site
@@ -88,30 +79,20 @@ class StackHooks:
         self.module = stack.module(model.body)
         self.layers = stack.layer_modules(model.body)
         self.pass_state = PassState(model.body)
-        self.is_padding = False
         self.known_prefix: KeyValues | None = None  # of weights that no longer change, for an exported graph
         self.argument_names = list(inspect.signature(type(self.module).forward).parameters)[1:]
         self.handles = [
             self.module.register_forward_pre_hook(self.before_stack, with_kwargs=True),
             # before hooks that others registered earlier: these get only the text
             self.module.register_forward_hook(self.after_stack, prepend=True),
-            *([] if stack.is_causal else self.prefix_enters_and_leaves()),
         ]
-
-    def prefix_enters_and_leaves(self) -> list[RemovableHandle]:
-        """Register hooks where the prefix enters and leaves the hidden states."""
-        handles: list[RemovableHandle] = []
-        entry = self.stack.entry_modules(self.model.body)
-        if entry is not None:
-            last, embeddings = entry
-            handles.append(embeddings.register_forward_pre_hook(self.before_embeddings, with_kwargs=True))
-            handles.append(last.register_forward_hook(self.after_embeddings))
-        for number, layer in enumerate(self.layers):
-            handles.append(layer.register_forward_pre_hook(partial(self.before_layer, number), with_kwargs=True))
-        if self.stack.end:
-            end = self.module.get_submodule(self.stack.end)
-            handles.append(end.register_forward_hook(self.strip_prefix))
-        return handles
+        if stack.extend_layer is not None:
+            for number, layer in enumerate(self.layers):
+                hook = partial(self.before_layer, number)
+                self.handles.append(layer.register_forward_pre_hook(hook, with_kwargs=True))
+        if stack.end and not stack.is_causal:
+            end = self.module.get_submodule(stack.end)
+            self.handles.append(end.register_forward_hook(self.strip_prefix))
 
     @property
     def plan(self) -> Plan | None:
@@ -141,16 +122,11 @@ class StackHooks:
             # the prefix sees no text: one short pass computes the keys and values that every text sees
             self.pass_state.plan = replace(plan, phase=Phase.PREFIX_CACHED, prefix_kv=self.prefix_kv(plan, kwargs))
             return (), kwargs
-        # a bidirectional prefix runs with the text; if it enters after the embeddings, the stack makes its masks for
-        # longer inputs; if it enters later, every attention extends them
-        mask, is_late = kwargs.get("attention_mask"), bool(plan.entries) or not self.stack.entry
-        self.pass_state.plan = replace(
-            plan,
-            phase=Phase.JOINT,
-            is_late=is_late,
-            text_mask=mask if isinstance(mask, Tensor) and mask.dim() == 2 else None,
-        )
-        return (), kwargs if is_late else self.stack.extend_inputs(kwargs, plan.prefix_mask())
+        # a bidirectional prefix runs with the text; the stack makes its masks for the text, and attention extends them
+        mask = kwargs.get("attention_mask")
+        text_mask = mask if isinstance(mask, Tensor) and mask.dim() == 2 else None
+        self.pass_state.plan = replace(plan, phase=Phase.JOINT, text_mask=text_mask)
+        return (), kwargs
 
     @property
     def first_entry(self) -> int | None:
@@ -269,36 +245,14 @@ class StackHooks:
             if isinstance(checkpoint, CheckpointReplay):
                 layer._gradient_checkpointing_func = checkpoint.checkpoint  # type: ignore[assignment]
 
-    def before_embeddings(self, module: nn.Module, args: Arguments, kwargs: Keywords) -> None:
-        """Note the token ids as the stack will see them: Longformer pads them to its window before the embeddings."""
-        plan = self.plan
-        ids = kwargs.get("input_ids", args[0] if args else None)
-        self.is_padding = plan is not None and plan.token_ids is None and ids is not None
-        if plan is not None and plan.token_ids is not None and ids is not None:
-            self.pass_state.plan = replace(plan, token_ids=ids)
-
-    def after_embeddings(self, module: nn.Module, args: Arguments, output: Tensor) -> Tensor:
-        """Reserve the prefix, unless Longformer is embedding the padding of a text that was given as embeddings."""
-        plan = self.plan
-        if plan is None or plan.is_late or not plan.prefix_here or self.is_padding:
-            return output
-        return reserve_prefix(output, plan)
-
     def before_layer(
         self, number: int, layer: nn.Module, args: Arguments, kwargs: Keywords
     ) -> tuple[Arguments, Keywords] | None:
-        """Reserve a prefix that enters here, and extend the layer's other arguments for it."""
-        plan = self.pass_state.plan_at(number)
-        if plan is None or not plan.prefix_here:
+        """Extend the layer's arguments for a prefix before its text."""
+        plan, extend = self.pass_state.plan_at(number), self.stack.extend_layer
+        if plan is None or not plan.prefix_here or extend is None:
             return None
-        if plan.is_late and plan.phase is Phase.JOINT and number == (self.first_entry or 0):
-            if args:
-                args = (reserve_prefix(args[0], plan), *args[1:])
-            else:
-                kwargs = {**kwargs, "hidden_states": reserve_prefix(kwargs["hidden_states"], plan)}
-        if self.stack.extend_layer is not unchanged:
-            kwargs = self.stack.extend_layer(kwargs, plan.prefix_mask())
-        return args, kwargs
+        return args, extend(kwargs, plan.prefix_mask())
 
     def strip_prefix(self, end: nn.Module, args: Arguments, output: Output) -> Output:
         """Remove the prefix, before pooler, heads and decoder."""
@@ -384,12 +338,22 @@ class CheckpointReplay:
                 handle.remove()
 
 
-def reserve_prefix(hidden: Tensor, plan: Plan) -> Tensor:
-    """(B, N, D) -> (B, P + N, D), zeros where the prefix will be; or a packed (1, T, D) -> (1, S, D).
+def check_positions_agree(plan: Plan) -> None:
+    """Raise AdapterError where a document has both a position-free prefix and one with positions."""
+    prefixes = {group.adapter: group.adapter in plan.position_free for group in plan.groups if group.prefix_length}
+    if not plan.is_mixed and len(set(prefixes.values())) > 1:
+        raise AdapterError(
+            f"the active adapters {', '.join(prefixes)} cannot act together: position_free is set only in "
+            f"{', '.join(name for name in prefixes if prefixes[name])}; activate one of them at a time"
+        )
 
-    Masks, positions and blocks that the model computes before layer 0 from the length of its hidden states must be
-    those of P + N. The layer's site then replaces the zeros by P^(0), which is the cat of equation 1.
-    """
-    if plan.packed is None:
-        return nn.functional.pad(hidden, (0, 0, plan.prefix_here, 0))
-    return plan.packed.join(hidden.new_zeros(plan.batch_size, plan.prefix_here, hidden.shape[-1]), hidden)
+
+def check_entries_in_turn(plan: Plan) -> None:
+    """Raise AdapterError where a causal prefix would see vectors of an earlier prefix that have not entered yet."""
+    groups = sorted((group for group in plan.groups if group.prefix_length), key=lambda group: group.offset)
+    if plan.is_mixed or all(first.entries()[-1] <= second.entries()[0] for first, second in pairwise(groups)):
+        return
+    raise AdapterError(
+        f"the active adapters {', '.join(group.adapter for group in groups)} cannot act together: a part of one prefix "
+        "enters before a later layer than another prefix; activate one of them at a time"
+    )

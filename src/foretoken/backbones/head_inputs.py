@@ -1,7 +1,7 @@
-"""The states that the heads of causal decoders read, which decide whether a batch may run without its padding.
+"""Which states a model's head reads of its body: they decide whether a batch may run without its padding.
 
-The head of a language model and its loss run without padding where the body does: the map to the vocabulary and the
-softmax over it are a large part of the computation.
+Hooks of the model note them on the encoder while the model runs. The head of a language model and its loss run without
+padding where the body does: the map to the vocabulary and the softmax over it are a large part of the computation.
 
 Shapes: B documents, N tokens of the padded texts, T real tokens of all, D model width, V vocabulary.
 """
@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import inspect
 from collections.abc import Callable
+from dataclasses import dataclass
 from typing import Any
 
 import torch
@@ -18,13 +19,119 @@ from torch.nn import functional as F  # noqa: N812 - the name that PyTorch's own
 from torch.utils.hooks import RemovableHandle
 from transformers.loss.loss_utils import ForCausalLMLoss
 
-from foretoken.attention.choose import packs
+from foretoken.attention.attend import packs
 from foretoken.attention.packed import PackedBatch
-from foretoken.backbones.module_value import Arguments, Keywords
-from foretoken.backbones.packing import HEAD_INPUTS, IGNORED
+from foretoken.backbones.base import Backbone, has_submodule
+from foretoken.backbones.module_value import Arguments, Keywords, ModuleValue
 from foretoken.backbones.pooling import POOLING
+from foretoken.machine.tracing import is_traced
 
+RECORDED = ("hidden_states", "attentions")
+SPANS = ("start_logits", "end_logits")
+IGNORED = -100  # the label that transformers' losses leave out
 LANGUAGE_MODELS = ("ForCausalLM", "LMHeadModel")
+
+
+@dataclass
+class HeadInputs:
+    """The states that the head of the running model reads of its encoder.
+
+    Attributes:
+        first_token_only: it reads only each document's first token, of the last hidden states.
+        padding: it, or the loss of this pass, reads the states of padding as well.
+        last_layer_only: it reads only the last hidden states, with a mask of tokens.
+        packed: the batch of the pass if it runs packed; set by the pass.
+    """
+
+    first_token_only: bool
+    padding: bool
+    last_layer_only: bool
+    packed: PackedBatch | None = None
+
+
+# on an encoder while a model runs; absent where the body was called directly
+HEAD_INPUTS = ModuleValue[HeadInputs]("foretoken_head_inputs")
+
+
+class HeadInputHooks:
+    """Hooks of a model that note on its encoder which states the head reads."""
+
+    def __init__(self, model: nn.Module, body: nn.Module, encoder: nn.Module, *, first_token_only: bool) -> None:
+        self.body = body
+        self.encoder = encoder
+        self.first_token_only = first_token_only
+        self.names = list(inspect.signature(type(model).forward).parameters)[1:]
+
+    def before(self, model: nn.Module, args: Arguments, kwargs: Keywords) -> None:
+        """Set the note: a forward pre-hook of the model."""
+        config: Any = model.config
+        recorded = any(kwargs.get(f"output_{name}", getattr(config, f"output_{name}", None)) for name in RECORDED)
+        inputs = dict(zip(self.names, args, strict=False)) | kwargs
+        # a dictionary holds one finished mask for each kind of layer
+        has_full_mask = any(isinstance(x, dict) or (isinstance(x, Tensor) and x.dim() == 4) for x in inputs.values())
+        last_layer_only = not (recorded or has_full_mask)
+        pooling = POOLING.get(self.body)
+        first = self.first_token_only and not recorded and (pooling is None or pooling.pool == "first")
+        padding = not is_traced() and loss_reads_padding(inputs)
+        HEAD_INPUTS.set(self.encoder, HeadInputs(first, padding, last_layer_only))
+
+    def after(self, model: nn.Module, args: Any, output: Any) -> Any:
+        """Remove the note, and exclude padding from answers: a forward hook that also runs after a failed pass."""
+        inputs = HEAD_INPUTS.pop(self.encoder)
+        if inputs is None or inputs.packed is None or not type(model).__name__.endswith("ForQuestionAnswering"):
+            return output
+        return without_spans_in_padding(output, inputs.packed)
+
+
+def loss_reads_padding(inputs: Keywords) -> bool:
+    """Tell whether transformers' loss for a model's inputs depends on the states of padding.
+
+    In question answering it is a softmax over all positions. The label of a token counts unless it is -100.
+    """
+    if inputs.get("start_positions") is not None and inputs.get("end_positions") is not None:
+        return True
+    labels, mask = inputs.get("labels"), inputs.get("attention_mask")
+    if not (isinstance(labels, Tensor) and isinstance(mask, Tensor)) or labels.shape != mask.shape:
+        return False
+    return bool(((labels != IGNORED) & (mask == 0)).any())
+
+
+def without_spans_in_padding(output: Any, batch: PackedBatch) -> Any:
+    """Set the start and end scores of padding below all others, such that the sum of two is still finite.
+
+    A packed pass has no states of padding: the head has computed their scores (B, N) from zeros.
+    """
+    if output is None or batch.is_whole:
+        return output
+    real = torch.ones(1, batch.text_start + len(batch.index), dtype=torch.bool, device=batch.index.device)
+    left_out = ~batch.unpack(real)[:, batch.prefix_length :]
+
+    def lowest(scores: Tensor) -> Tensor:
+        return scores.masked_fill(left_out[:, : scores.shape[1]], torch.finfo(scores.dtype).min / 2)
+
+    if isinstance(output, tuple):
+        return (*(lowest(scores) for scores in output[:2]), *output[2:])
+    for name in SPANS:
+        output[name] = lowest(output[name])
+    return output
+
+
+def note_head_inputs(model: nn.Module, body: nn.Module, backbone: Backbone) -> list[RemovableHandle]:
+    """Register hooks that note which states the model's head reads, if the family packs; return their handles.
+
+    A decoder reads its encoder with a mask, so that encoder-decoders need no hooks.
+    """
+    stack, kind = backbone.stacks[0], type(model).__name__
+    if not backbone.packs or len(backbone.stacks) > 1 or not has_submodule(stack.module(body), stack.end):
+        return []
+    encoder = stack.module(body).get_submodule(stack.end)
+    first_token_only = bool(backbone.first_token_heads) and kind.endswith(backbone.first_token_heads)
+    hooks = HeadInputHooks(model, body, encoder, first_token_only=first_token_only)
+    return [
+        model.register_forward_pre_hook(hooks.before, with_kwargs=True),
+        model.register_forward_hook(hooks.after, always_call=True),
+        *(backbone.note_head(model, body) if backbone.note_head is not None else ()),
+    ]
 
 
 def next_tokens(labels: Tensor | None, shifted: Tensor | None) -> Tensor | None:

@@ -1,1 +1,0 @@
-"""BERT-type encoders with absolute positions: the declaration, and the packed encoder."""

@@ -1,1 +1,0 @@
-"""Low-rank updates of projections, and LoRA of queries and values, also where one map yields both."""
