@@ -122,9 +122,9 @@ class InferenceOptions(BaseModelOptions):
         Raises:
             ConfigError: there is no such attention engine.
         """
+        from foretoken.attention.attend import engine_errors, use_attention
         from foretoken.inference.any_predictor import load_predictor
         from foretoken.inference.predictor import Predictor
-        from foretoken.training.model.engine import engine_errors, use_attention
 
         if self.attention_engine is not None:
             for error in engine_errors(self.attention_engine, key="--attention-engine"):

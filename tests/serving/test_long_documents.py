@@ -12,7 +12,7 @@ from foretoken.inference.predictor import load_for_inference, predict_rows
 from foretoken.serving.engine import Limits, Request, ServingEngine
 from foretoken.serving.errors import ComputeError
 from foretoken.serving.tasks import Classify, Embed, TextInput
-from foretoken.training.tokens.padding import PaddingCollator
+from foretoken.training.tokens.batches import PaddingCollator
 
 from support.served import make_store, save_adapter, serving
 from support.tiny_run import FILLER, save_tiny_model

@@ -27,7 +27,7 @@ from foretoken.training.baseline.options import TfidfOptions
 from foretoken.training.baseline.tfidf import Tfidf, new_vectorizer
 from foretoken.training.options import ChunkOptions
 from foretoken.training.problems import make_problem
-from foretoken.training.tokens.padding import PaddingCollator
+from foretoken.training.tokens.batches import PaddingCollator
 from foretoken.training.tokens.places import SPECIAL, Span, place_tokens
 from foretoken.tuner.forward.dimensions import embedding_of, inner_of
 from foretoken.tuner.heads import replace_head

@@ -19,6 +19,7 @@ Shapes: B batch, H heads, N queries, M keys, K head width, X extra columns, P pr
 
 from __future__ import annotations
 
+import logging
 import os
 from collections.abc import Collection, Iterator, Sequence
 from contextlib import contextmanager
@@ -32,9 +33,10 @@ from foretoken.attention.engines.dense import repeat_heads
 from foretoken.attention.engines.table import BY_MASK, GATHER, NAMES, Engine
 from foretoken.attention.kernels import SOFTMAX, Weighting
 from foretoken.attention.masks import DenseMask, Mask, Packed, Window
-from foretoken.errors import ConfigError, did_you_mean
+from foretoken.errors import ConfigError, did_you_mean, no_such
 from foretoken.machine.tracing import is_traced
 
+log = logging.getLogger(__name__)
 ENGINE_VARIABLE = "FORETOKEN_ATTENTION_ENGINE"
 PACKING_VARIABLE = "FORETOKEN_PACKING"
 
@@ -132,6 +134,18 @@ def with_prefix_as_columns(
     assert p is not None
     out = out + p[..., :count].to(out.dtype) @ value
     return out, None if columns.scores is None else p[..., count:]
+
+
+def engine_errors(name: str, key: str = "training.attention_engine") -> list[str]:
+    """Return one line if there is no such attention engine."""
+    return [] if name in NAMES else [f"{key}: {no_such('engine', name, NAMES)}"]
+
+
+def use_attention(engine: str | None, packing: bool | None) -> None:
+    """Choose the engine and the packing of this process, and say which it is; None leaves a choice to the device."""
+    use_engine(engine)
+    use_packing(packing)
+    log.info(describe("cuda" if torch.cuda.is_available() else "cpu"))
 
 
 def use_engine(name: str | None) -> None:

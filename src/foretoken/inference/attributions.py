@@ -21,8 +21,8 @@ from foretoken.backbones.pooling import ATTENTION, token_weights
 from foretoken.errors import BackboneError, ConfigError
 from foretoken.extras import missing
 from foretoken.inference.predictor import Predictor
+from foretoken.training.tokens.batches import PaddingCollator
 from foretoken.training.tokens.encode import TokenRow
-from foretoken.training.tokens.padding import PaddingCollator
 from foretoken.tuner.forward.dimensions import body_of, embedding_of, inner_of
 from foretoken.tuner.heads import logits_and_summaries, logits_of_summaries, mean_of_rows, pool_of, row_summaries
 

@@ -27,10 +27,9 @@ from foretoken.training.model.load import load_errors, load_tokenizer, load_weig
 from foretoken.training.run.card import CARD, read_card
 from foretoken.training.run.fingerprint import of_model
 from foretoken.training.saved_folder import adapter_folder
-from foretoken.training.tokens.batches import by_length
+from foretoken.training.tokens.batches import PaddingCollator, by_length
 from foretoken.training.tokens.chunks import rows_at_once
 from foretoken.training.tokens.encode import EncodeSettings, describe, model_max_length, token_rules
-from foretoken.training.tokens.padding import PaddingCollator
 from foretoken.training.tokens.texts import encode_texts
 from foretoken.tuner.forward.dimensions import body_of, inner_of
 from foretoken.tuner.heads import row_slices

@@ -40,11 +40,10 @@ from foretoken.training.problems.base import Inputs
 from foretoken.training.run.card import CARD, Card, read_card
 from foretoken.training.run.fingerprint import of_model
 from foretoken.training.saved_folder import EXPECTED, adapter_folder
-from foretoken.training.tokens.batches import by_length
+from foretoken.training.tokens.batches import OFFSET, by_length
 from foretoken.training.tokens.batches import cut as cut_by_length
 from foretoken.training.tokens.encode import EncodeSettings, Truncation, token_rules
 from foretoken.training.tokens.new_tokens import has_trained_rows, match_vocabulary
-from foretoken.training.tokens.padding import OFFSET
 from foretoken.training.words import load_words
 from foretoken.tuner.limits import check_lora
 from foretoken.tuner.speed import use_fast_attention

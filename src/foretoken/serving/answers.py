@@ -24,8 +24,8 @@ from foretoken.serving.errors import WrongTaskError
 from foretoken.serving.tasks import Kind, PreparedDocument, TextInput, check_task
 from foretoken.training.problems.question_answering import QuestionAnswering, QuestionCollator
 from foretoken.training.problems.tagging import WordCollator
+from foretoken.training.tokens.batches import PaddingCollator, TableRow
 from foretoken.training.tokens.encode import refuse_without_embedding
-from foretoken.training.tokens.padding import PaddingCollator, TableRow
 
 Entities: TypeAlias = list[dict[str, object]]
 Strategy: TypeAlias = Literal["none", "simple", "first", "average", "max"]

@@ -22,7 +22,7 @@ from foretoken.errors import AdapterError, BackboneError
 from foretoken.inference.predictor import Predictor, load_for_inference
 from foretoken.inference.shared_base import SharedBase
 from foretoken.training.problems.question_answering import token_types_passed_on
-from foretoken.training.tokens.padding import padded
+from foretoken.training.tokens.batches import padded
 from foretoken.tuner.forward.dimensions import body_of, inner_of
 from foretoken.tuner.heads import logits_of_summaries, pool_of, row_summaries
 

@@ -24,7 +24,7 @@ from foretoken.training.baseline.options import TfidfOptions
 from foretoken.training.baseline.tfidf import Tfidf, fit_margins, load, texts_of
 from foretoken.training.problems.base import Problem
 from foretoken.training.problems.classification import TextProblem
-from foretoken.training.tokens.padding import OFFSET
+from foretoken.training.tokens.batches import OFFSET
 
 if TYPE_CHECKING:
     from datasets import Dataset

@@ -19,7 +19,7 @@ from foretoken.options import flatten
 from foretoken.training.recipe.recipe import build_recipe
 from foretoken.training.run.train import train
 from foretoken.training.tokens import cache, states
-from foretoken.training.tokens.padding import PER_TOKEN, PaddingCollator
+from foretoken.training.tokens.batches import PER_TOKEN, PaddingCollator
 from foretoken.training.tokens.states import StateStore
 from foretoken.training.trainer.lower_states import LowerStates
 from foretoken.tuner.lower_layers import LowerLayers, can_leave_layers_out, first_trained_layer, keys_of

@@ -5,6 +5,7 @@ from transformers import BertConfig, ByT5Tokenizer, T5Config
 from foretoken.errors import BackboneError, ConfigError, DataError
 from foretoken.training.options import ChunkOptions
 from foretoken.training.tokens import encode as module
+from foretoken.training.tokens.batches import PaddingCollator
 from foretoken.training.tokens.encode import (
     EncodeSettings,
     TokenRules,
@@ -14,7 +15,6 @@ from foretoken.training.tokens.encode import (
     reads_beyond,
     token_rules,
 )
-from foretoken.training.tokens.padding import PaddingCollator
 from foretoken.training.tokens.texts import encode_pairs, encode_texts
 
 from support.tiny import CONFIGS, COUNTS_POSITIONS, ROTARY

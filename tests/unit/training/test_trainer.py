@@ -14,7 +14,7 @@ from foretoken.errors import ConfigError
 from foretoken.training.options import TrainingOptions
 from foretoken.training.problems import make_problem
 from foretoken.training.run.train import check_processes
-from foretoken.training.tokens.padding import PaddingCollator
+from foretoken.training.tokens.batches import PaddingCollator
 from foretoken.training.trainer.make import training_arguments
 from foretoken.training.trainer.progress import StepTimes
 from foretoken.training.trainer.trainer import RecipeTrainer

@@ -18,8 +18,8 @@ from foretoken.metrics.decision import Decision
 from foretoken.metrics.regression import TargetScale
 from foretoken.metrics.scaling import Kind, Scaling
 from foretoken.metrics.table import further_metrics
+from foretoken.training.tokens.batches import TableRow
 from foretoken.training.tokens.encode import EncodeSettings, TokenColumns, Truncation, chosen_max_length
-from foretoken.training.tokens.padding import TableRow
 
 if TYPE_CHECKING:
     from datasets import Dataset

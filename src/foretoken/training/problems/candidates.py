@@ -23,6 +23,7 @@ from foretoken.errors import BackboneError, DataError
 from foretoken.training.options import ChunkOptions
 from foretoken.training.problems.base import FILL, Collator, Inputs
 from foretoken.training.problems.choice import Choosing
+from foretoken.training.tokens.batches import PaddingCollator, TableRow, padded
 from foretoken.training.tokens.chunks import ChunkCollator, spans
 from foretoken.training.tokens.encode import (
     EncodeSettings,
@@ -32,7 +33,6 @@ from foretoken.training.tokens.encode import (
     refuse_without_embedding,
     token_sequences,
 )
-from foretoken.training.tokens.padding import PaddingCollator, TableRow, padded
 from foretoken.training.tokens.texts import special_frame
 from foretoken.tuner.forward.dimensions import inner_of, takes_global_attention
 from foretoken.tuner.heads import mean_of_rows

@@ -16,8 +16,8 @@ from transformers import PreTrainedTokenizerBase
 from foretoken.data.plain_table import Table
 from foretoken.data.problems import MULTIPLE_CHOICE
 from foretoken.training.problems.base import FILL, Collator, Inputs, Outputs, Problem, probabilities_of
+from foretoken.training.tokens.batches import PaddingCollator, TableRow, of_documents, padded
 from foretoken.training.tokens.encode import EncodeSettings, TokenColumns, Truncation, count_lengths
-from foretoken.training.tokens.padding import PaddingCollator, TableRow, of_documents, padded
 from foretoken.training.tokens.texts import encode_pairs
 
 

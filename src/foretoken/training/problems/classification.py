@@ -21,9 +21,9 @@ from foretoken.metrics.table import further_metrics
 from foretoken.training.options import DecisionOptions
 from foretoken.training.problems.base import Collator, Inputs, Outputs, Problem, head_of, probabilities_of
 from foretoken.training.problems.losses import PLAIN, LossOptions, at_least_float32, class_loss
+from foretoken.training.tokens.batches import OFFSET, PaddingCollator
 from foretoken.training.tokens.chunks import ChunkCollator, rows_at_once
 from foretoken.training.tokens.encode import EncodeSettings, TokenColumns, Truncation
-from foretoken.training.tokens.padding import OFFSET, PaddingCollator
 from foretoken.training.tokens.texts import encode_texts
 from foretoken.tuner.heads import document_logits
 

@@ -34,8 +34,8 @@ from foretoken.training.problems.generation_texts import (
     row_per_reference,
     source_length,
 )
+from foretoken.training.tokens.batches import PaddingCollator
 from foretoken.training.tokens.encode import EncodeSettings, TokenColumns, Truncation
-from foretoken.training.tokens.padding import PaddingCollator
 
 if TYPE_CHECKING:
     from datasets import Dataset

@@ -10,6 +10,7 @@ import torch
 from transformers import PretrainedConfig, PreTrainedTokenizerBase
 
 from foretoken.errors import ConfigError, DataError
+from foretoken.training.tokens.batches import PaddingCollator, TableRow, padded
 from foretoken.training.tokens.encode import (
     EncodeSettings,
     TokenColumns,
@@ -20,7 +21,6 @@ from foretoken.training.tokens.encode import (
     reads_beyond,
     token_sequences,
 )
-from foretoken.training.tokens.padding import PaddingCollator, TableRow, padded
 from foretoken.training.tokens.texts import special_frame
 
 if TYPE_CHECKING:

@@ -20,8 +20,8 @@ from foretoken.metrics.table import further_metrics
 from foretoken.training.problems.base import Collator, Inputs, Outputs, head_of
 from foretoken.training.problems.classification import ClassProblem
 from foretoken.training.problems.losses import at_least_float32, label_loss
+from foretoken.training.tokens.batches import TableRow
 from foretoken.training.tokens.encode import EncodeSettings, TokenColumns, Truncation
-from foretoken.training.tokens.padding import TableRow
 
 if TYPE_CHECKING:
     from datasets import Dataset

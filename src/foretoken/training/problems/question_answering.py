@@ -26,8 +26,8 @@ from foretoken.data.problems import QUESTION_ANSWERING
 from foretoken.errors import BackboneError
 from foretoken.training.options import QuestionOptions
 from foretoken.training.problems.base import FILL, Collator, Inputs, Outputs, Problem
+from foretoken.training.tokens.batches import PaddingCollator, TableRow, padded
 from foretoken.training.tokens.encode import EncodeSettings, TokenColumns, Truncation
-from foretoken.training.tokens.padding import PaddingCollator, TableRow, padded
 from foretoken.training.tokens.questions import encode_questions
 from foretoken.tuner.forward.dimensions import inner_of, takes_global_attention
 

@@ -18,8 +18,8 @@ from foretoken.data.problems import TOKEN_CLASSIFICATION
 from foretoken.data.readers.tagging.spans import word_places, words_of
 from foretoken.errors import ConfigError, DataError
 from foretoken.training.problems.base import FILL, Collator, Inputs, Outputs, Problem, head_of
+from foretoken.training.tokens.batches import PaddingCollator, TableRow, padded
 from foretoken.training.tokens.encode import EncodeSettings, TokenColumns, Truncation, count_lengths
-from foretoken.training.tokens.padding import PaddingCollator, TableRow, padded
 from foretoken.training.tokens.texts import special_frame, with_offsets
 from foretoken.training.tokens.windows import NO_TOKEN, Windows, first_tokens
 

@@ -63,10 +63,10 @@ def with_method_group(values: Values) -> dict[str, Any]:
 
 def _check_names(values: Values, errors: Errors) -> PeftConfig | None:
     """Check the task and its options, and the names of metric and attention engine; return the method's config."""
+    from foretoken.attention.attend import engine_errors
     from foretoken.data.tasks.table import task_errors
     from foretoken.metrics import METRICS
     from foretoken.training.model.adapter import read_config
-    from foretoken.training.model.engine import engine_errors
 
     config = None
     data, method, training = values.get("data"), values.get("method"), values.get("training")

@@ -17,6 +17,7 @@ from datasets import Dataset
 from peft import PeftModel
 from transformers import PreTrainedModel, PreTrainedTokenizerBase, set_seed
 
+from foretoken.attention.attend import use_attention
 from foretoken.backbones.fast_maps import pack_weights
 from foretoken.data.load import Loaded, load_data
 from foretoken.data.problems import PROBLEMS as FACTS
@@ -29,7 +30,6 @@ from foretoken.methods.rates import own_rate
 from foretoken.metrics.generation import wordnet
 from foretoken.metrics.table import check_metric, lacking
 from foretoken.training.model.adapter import attach, names_layers
-from foretoken.training.model.engine import use_attention
 from foretoken.training.model.load import base_model_folder, count_parameters, load_model, load_tokenizer
 from foretoken.training.model.precision import hold_frozen
 from foretoken.training.options import AUTO, Recipe
@@ -40,9 +40,9 @@ from foretoken.training.recipe.resolve import decision_rule, resolve_on
 from foretoken.training.run.card import read_card
 from foretoken.training.run.fingerprint import of_data, of_model, refuse_another_base
 from foretoken.training.run.start import Start
+from foretoken.training.tokens.batches import OFFSET
 from foretoken.training.tokens.encode import EncodeSettings, TokenColumns, Truncation, describe, token_rules
 from foretoken.training.tokens.new_tokens import add_new_tokens
-from foretoken.training.tokens.padding import OFFSET
 from foretoken.training.words import Words, words_beside
 from foretoken.tuner.lower_layers import LowerLayers, can_leave_layers_out, first_trained_layer
 

@@ -57,7 +57,7 @@ from foretoken.training.run.results import (
     write_predictions,
 )
 from foretoken.training.run_folder import CHECKPOINTS, PREDICTIONS, held, is_tidy, move_aside
-from foretoken.training.tokens.padding import OFFSET
+from foretoken.training.tokens.batches import OFFSET
 from foretoken.training.trainer.checkpoints import STATE, best_of, is_over, remove_checkpoints
 from foretoken.training.trainer.lower_states import cache_states
 from foretoken.training.trainer.make import make_trainer

@@ -13,7 +13,7 @@ import torch
 from torch import Tensor
 from transformers import PreTrainedTokenizerBase
 
-from foretoken.training.tokens.padding import PaddingCollator, TableRow, of_documents
+from foretoken.training.tokens.batches import PaddingCollator, TableRow, of_documents
 
 _LATEST = 4  # a chunk ends at a sentence's end in its last quarter, if there is one
 _ENDS = tuple(".!?\n\u3002\uff01\uff1f\u0964\u061f\u010a")  # the last: a line's end, as byte-level tokenizers write it
