@@ -27,7 +27,7 @@ CONFIGS = {
     "llama": lambda: tf.LlamaConfig(**ENCODER, num_key_value_heads=2),
 }
 FAMILIES = tuple(CONFIGS)
-LENGTHS = (10, 7)  # the documents of a batch; the second one is padded
+LENGTHS = (8, 5)  # the documents of a batch; the second one is padded
 NUM_LAYERS, WIDTH, NUM_HEADS, HEAD_DIM = 3, 32, 4, 8
 
 
