@@ -158,7 +158,7 @@ class TestEveryMethodOnEveryFamily:
 
 
 @pytest.mark.covering
-@pytest.mark.parametrize(("family", "task"), [(f, task) for f in tiny.FAMILIES for task in tiny.tasks(f)])
+@pytest.mark.parametrize(("family", "task"), [(f, task) for f in tiny.KINDS for task in tiny.tasks(f)])
 def test_every_task_of_every_family(family, task):
     """Shapes as without adapter, text rows only; a training step reaches every trained parameter."""
     plain = tiny.model(family, task)
@@ -190,7 +190,7 @@ def states(output):
     return {name: [tuple(x.shape) for x in output[name]] for name in names if output.get(name) is not None}
 
 
-@pytest.mark.parametrize("family", tiny.FAMILIES)
+@pytest.mark.parametrize("family", tiny.KINDS)
 def test_embeddings_and_tuples_work(family):
     """inputs_embeds instead of token ids, return_dict=False, and positional arguments give the same numbers."""
     model = tiny.shaken(adapted(tiny.model(family, "FEATURE_EXTRACTION"), "prefix-propagation"))
