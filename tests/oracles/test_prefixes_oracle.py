@@ -2,7 +2,6 @@
 
 import pytest
 import torch
-import transformers as tf
 from peft import get_peft_model
 
 from foretoken import (
@@ -15,9 +14,9 @@ from foretoken import (
 )
 from foretoken.methods import reference
 
-from support import naive_edits
+from support import naive_edits, tiny
 from support.adapted import adapted, assert_equals_oracle, trained
-from support.families import CONFIGS, FAMILIES, batch
+from support.families import FAMILIES, batch
 from support.naive_functions import softmax
 
 P = 3
@@ -139,7 +138,7 @@ def test_selective_loss(family, length):
 @pytest.mark.parametrize("family", FAMILIES)
 def test_selective_loss_is_added_to_the_task_loss(family):
     """Eq. 10, in training; evaluation shows the task's loss alone."""
-    frozen = tf.AutoModelForSequenceClassification.from_config(CONFIGS[family]()).double()
+    frozen = tiny.model(family).double()
     config = SelectivePrefixTuningConfig(num_virtual_tokens=P, selective_loss_weight=0.5, prefix_dropout=0.0)
     model = get_peft_model(frozen, config).double()
     prefix = [x for name, x in model.named_parameters() if ".foretoken." in name]

@@ -9,7 +9,6 @@ from graphlib import TopologicalSorter
 import grimp
 import pytest
 
-import foretoken
 from foretoken.data import problems
 from foretoken.data.problems import PROBLEMS
 
@@ -121,10 +120,6 @@ def test_attention_takes_a_mask_and_few_parameters():
     assert len(parameters) <= 8
     assert "mask" in parameters
     assert not any(parameter.kind is parameter.VAR_KEYWORD for parameter in parameters.values())
-
-
-def test_the_public_names_are_listed():
-    assert set(foretoken.__all__) <= set(dir(foretoken))
 
 
 @pytest.mark.parametrize("page", ["docs/architecture.md", "docs/contributing.md"])
