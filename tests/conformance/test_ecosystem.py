@@ -6,6 +6,8 @@ decoders (S6, S7) in test_decoders.py; resuming (S9) for every method in test_li
 in benchmarks/ecosystem_defects.py.
 """
 
+from functools import cache
+
 import pytest
 import torch
 from peft import PeftModel, get_peft_model
@@ -19,8 +21,7 @@ from support.table import adapted, train_with_checkpointing
 from support.tiny import run
 
 CONFIGS = (PrefixPropagationConfig, PrefixTuningConfig, PromptTuningConfig)
-ONE_PER_KIND = tuple(f for f in tiny.FAMILIES if f not in ("xlm-roberta", "camembert", "big_bird, full", "qwen2"))
-WITH_POSITIONS = tuple(f for f in tiny.FAMILIES if f not in ("t5", "deberta-v2"))  # these know distances only
+WITH_POSITIONS = tuple(f for f in tiny.KINDS if f not in ("t5", "deberta-v2"))  # these know distances only
 WINDOWED = ("mistral", "gemma3_text", "modernbert", "longformer", "big_bird", "led")
 LANGUAGE_MODELS = ("MASKED_LM", "CAUSAL_LM", "SEQ_2_SEQ_LM")  # their heads come with the backbone
 
@@ -128,7 +129,7 @@ def test_s6_every_token_of_every_layer_sees_the_prefix(config, family):
 
 
 @pytest.mark.covering
-@pytest.mark.parametrize("family", tiny.FAMILIES)
+@pytest.mark.parametrize("family", tiny.KINDS)
 @pytest.mark.parametrize("config", [PrefixPropagationConfig, PromptTuningConfig])
 def test_s7_heads_read_text_rows_only(config, family):
     """peft: the pooler reads a virtual token. Here heads get the text's rows, in their places."""
@@ -179,17 +180,17 @@ def test_s7_the_side_of_the_padding_never_matters(config, family):
     assert_close(run(model, left)[:, 6:], expected)
 
 
-HEAD_CELLS = [(f, task) for f in ONE_PER_KIND for task in tiny.tasks(f) if task != "FEATURE_EXTRACTION"]
+HEAD_CELLS = [(f, task) for f in tiny.KINDS for task in tiny.tasks(f) if task != "FEATURE_EXTRACTION"]
 
 
 @pytest.mark.covering
 @pytest.mark.parametrize(("family", "task"), HEAD_CELLS)
-def test_s8_the_whole_new_head_is_trained_and_saved(family, task, tmp_path):
+def test_s8_the_whole_new_head_is_trained_and_saved(family, task, pretrained, tmp_path):
     """peft: DeBERTa's pooler, ModernBERT's head and BART's classification_head stay frozen and are not saved.
 
     New is what a pretrained checkpoint lacks; transformers says so itself when it loads one for another task.
     """
-    fresh, new = from_checkpoint(family, task, tmp_path)
+    fresh, new = from_checkpoint(family, task, pretrained)
     model = adapted(fresh, "prefix-tuning", task_type=tiny.peft_task(task))
     tiny.shaken(model)
     saved = {name for name, parameter in model.named_parameters() if ".modules_to_save.default." in name}
@@ -199,21 +200,34 @@ def test_s8_the_whole_new_head_is_trained_and_saved(family, task, tmp_path):
     assert {n for n, p in model.named_parameters() if p.requires_grad} == with_gradient == saved | set(own(model))
     assert {name.replace("base_model.model.", "").replace(".modules_to_save.default", "") for name in saved} == new
     model.save_pretrained(tmp_path)
-    again = PeftModel.from_pretrained(from_checkpoint(family, task, tmp_path, seed=9)[0], tmp_path)
+    again = PeftModel.from_pretrained(from_checkpoint(family, task, pretrained, seed=9)[0], tmp_path)
     assert_close(run(again, inputs), run(model, inputs), atol=1e-6)
 
 
-def from_checkpoint(family, task, folder, seed=5):
+@pytest.fixture(scope="module")
+def pretrained(tmp_path_factory):
+    """Language models by family, with the folders that their bodies, and they themselves, are saved in."""
+
+    @cache
+    def saved(family):
+        plain = tiny.model(family, next(t for t in LANGUAGE_MODELS if t in tiny.tasks(family)))
+        folders = [tmp_path_factory.mktemp("pretrained") for _ in range(2)]
+        for source, folder in zip((plain.base_model, plain), folders, strict=True):
+            source.save_pretrained(folder)
+        return plain, folders
+
+    return saved
+
+
+def from_checkpoint(family, task, pretrained, seed=5):
     """Return a task's model from a pretrained language model, and the new parameters that its loss depends on."""
-    pretraining = next(t for t in LANGUAGE_MODELS if t in tiny.tasks(family))
-    plain = tiny.model(family, pretraining)
+    plain, folders = pretrained(family)
     body, new = set(plain.base_model.state_dict()), set()
     torch.manual_seed(seed)
     options = {"num_labels": 2 if task == "QUESTION_ANS" else tiny.LABELS, "output_loading_info": True}
     # a checkpoint of the bare body too: ModernBERT's language model has a head of the same name as its classifier
-    for source in (plain.base_model, plain):
-        source.save_pretrained(folder / "pretrained")
-        made, info = tiny.TASKS[task].from_pretrained(folder / "pretrained", **options)
+    for folder in folders:
+        made, info = tiny.TASKS[task].from_pretrained(folder, **options)
         new |= {name for name in info["missing_keys"] if name.removeprefix(f"{made.base_model_prefix}.") not in body}
     # Llama's class for questions gives its body another name, and transformers loads nothing into it
     made.base_model.load_state_dict(plain.base_model.state_dict(), strict=False)
@@ -227,7 +241,7 @@ def from_checkpoint(family, task, folder, seed=5):
 
 
 @pytest.mark.covering
-@pytest.mark.parametrize("family", tiny.FAMILIES)
+@pytest.mark.parametrize("family", TRAINED)
 @pytest.mark.parametrize("config", [PrefixTuningConfig, PromptTuningConfig])
 def test_s9_prefixes_resume_report_and_unload(config, family, tmp_path):
     """peft: no training of a loaded prefix, no get_model_status, no unload."""

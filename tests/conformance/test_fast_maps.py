@@ -73,7 +73,7 @@ def adapted(kind, family):
     return tiny.shaken(speed_up(get_peft_model(tiny.model(family), config))).train()
 
 
-CELLS = [("prefix-propagation", family) for family in tiny.FAMILIES]
+CELLS = [("prefix-propagation", family) for family in tiny.KINDS]
 CELLS += [("bitfit", "bert"), ("bitfit", "gpt2"), ("lora", "bert"), ("lora", "gpt2"), ("lora", "longformer")]
 
 
@@ -91,7 +91,7 @@ def test_outputs_and_gradients(kind, family, onednn):
         assert_near(fast_grads[name], grad, 1e-4)
 
 
-@pytest.mark.parametrize("family", tiny.FAMILIES)
+@pytest.mark.parametrize("family", tiny.KINDS)
 def test_a_plain_model_is_transformers_own_and_becomes_it_again(family, onednn):
     model, inputs = tiny.model(family), tiny.batch(family)
     before = kinds(model)

@@ -15,6 +15,7 @@ from foretoken.errors import AdapterError, ConfigError
 from foretoken.tuner.lora import completed_lora
 
 from support import tiny
+from support.packed import compare
 from support.table import ROWS, adapted
 
 MODEL_TYPES = {model_type for backbone in ENCODERS for model_type in backbone.model_types}
@@ -200,14 +201,6 @@ def test_the_prefix_is_read_from_the_last_layer(family, method):
     torch.testing.assert_close(logits, expected, atol=1e-9, rtol=0)
 
 
-def outcome(model, inputs, *, packed):
-    use_packing(packed)
-    model.zero_grad(set_to_none=True)
-    output = model(**inputs)
-    output.loss.backward()
-    return output.logits, {name: p.grad for name, p in model.named_parameters() if p.requires_grad}
-
-
 @pytest.mark.covering
 @pytest.mark.parametrize(
     ("family", "pool", "method"),
@@ -221,13 +214,11 @@ def test_packed_is_padded(family, pool, method):
     model, inputs = with_head(family, pool, method=method).train(), batch(family)
     if method is None:
         speed_up(model)
-    (ours, our_gradients), (theirs, gradients) = (outcome(model, inputs, packed=packed) for packed in (True, False))
-    torch.testing.assert_close(ours, theirs, atol=1e-9, rtol=0)
-    trained = [name for name in gradients if "classifier" in name or "attention_pool" in name]
+    compare(model, inputs)
+    heads = {name: p.grad for name, p in model.named_parameters() if "classifier" in name or "attention_pool" in name}
+    trained = [gradient for gradient in heads.values() if gradient is not None]
     assert len(trained) == (3 if pool == "attention" else 2)
-    for name, gradient in gradients.items():
-        torch.testing.assert_close(our_gradients[name], gradient, atol=1e-9, rtol=0, msg=name)
-    assert all(gradients[name].abs().max() > 0 for name in trained)
+    assert all(gradient.abs().max() > 0 for gradient in trained)
 
 
 @pytest.mark.parametrize("family", FAMILIES)

@@ -27,7 +27,7 @@ def test_choosing_another_implementation_later_keeps_the_adapter(row, family):
     assert plain.config._attn_implementation == "sdpa"
 
 
-@pytest.mark.parametrize("family", ["deberta-v2", "mpnet", "big_bird", "big_bird, full", "t5", "bart"])
+@pytest.mark.parametrize("family", ["bert", "deberta-v2", "mpnet", "big_bird", "big_bird, full", "t5", "bart"])
 def test_attention_maps_are_the_weights_of_the_texts_own_keys(family):
     """With prefix-tuning the rest of each row's weight is on the prefix."""
     plain, inputs = tiny.model(family), tiny.batch(family, labels=False)

@@ -115,7 +115,7 @@ def test_the_model_is_what_the_loops_compute(method):
     inputs = tiny.batch("modernbert", "FEATURE_EXTRACTION")
     with torch.no_grad():
         states = model(**inputs).last_hidden_state
-        for row, length in enumerate((20, 14, 20)):
+        for row, length in enumerate((20, 14)):
             expected = naive_model(model, inputs["input_ids"][row, :length])
             torch.testing.assert_close(states[row, :length], expected, atol=1e-10, rtol=0)
 

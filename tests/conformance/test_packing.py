@@ -2,7 +2,6 @@
 
 import copy
 import pickle
-from functools import partial
 
 import pytest
 import torch
@@ -18,31 +17,22 @@ from foretoken.attention.attend import use_engine, use_packing
 from foretoken.backbones.packing import HEAD_INPUTS
 from foretoken.errors import BackboneError
 
-from support import tiny
+from support import packed, tiny
+from support.packed import both_sides, compare_gradients, empty, left, outcome, same, watched, whole
 from support.table import ROWS, adapted
 
 N = 27  # longer than the windows of 4 and 8, and no multiple of either
 TASKS = ("SEQ_CLS", "TOKEN_CLS", "QUESTION_ANS", "MULTIPLE_CHOICE", "MASKED_LM")
-PAD, SEP = 1, 2
 
 
-def whole(mask):
+def lengths(mask):
     """Documents of all lengths: all of it, shorter, a single token, with holes."""
     mask[1, 19:] = mask[2, 1:] = mask[3, [1, 4, 11]] = mask[3, 23:] = 0
 
 
-def batch(task="SEQ_CLS", *, cut=whole, size=4, length=N, **more):
-    """Return a padded batch with labels; ``cut`` writes padding into its (documents, tokens) mask."""
-    generator = torch.Generator().manual_seed(5)
-    shape = (size // 2, 2, length) if task == "MULTIPLE_CHOICE" else (size, length)
-    ids, mask = torch.randint(5, 100, shape, generator=generator), torch.ones(shape, dtype=torch.long)
-    if cut is not None:
-        cut(mask.view(-1, length))
-    ids = ids.where(mask.bool(), torch.tensor(PAD))
-    if task in ("QUESTION_ANS", "MULTIPLE_CHOICE"):
-        ids[..., [2, 5, 10]] = SEP  # it finds the question by three separators
-    inputs = {"input_ids": ids, "attention_mask": mask}
-    return inputs | tiny.answers(task, inputs, generator) | more
+def batch(task="SEQ_CLS", **options):
+    """Return four documents, or two of two choices each."""
+    return packed.batch("longformer", task, **{"cut": lengths, "size": 4, "length": N} | options)
 
 
 def model_for(method, task="SEQ_CLS", *, dtype=torch.float64, **options):
@@ -59,71 +49,14 @@ def packing(method, task="SEQ_CLS"):
     return foretoken.speed_up(model_for(None, task)) if method is None else model_for(method, task)
 
 
-def watched(model, run):
-    """Return what ``run`` does, and the shapes of the hidden states that entered the layers' feed-forward blocks."""
-    shapes, handles = [], []
-    for name, module in model.named_modules():
-        if name.endswith("intermediate.dense"):
-            handles.append(module.register_forward_pre_hook(lambda _, args: shapes.append(tuple(args[0].shape))))
-    try:
-        return run(), shapes
-    finally:
-        for handle in handles:
-            handle.remove()
-
-
-def outcome(model, inputs, packed, **options):
-    """Return output, gradients of a backward pass, and the shapes at work, packed or padded."""
-    use_packing(packed)
-    model.zero_grad(set_to_none=True)
-    output, shapes = watched(model, lambda: model(**inputs, **options))
-    loss = loss_of(output, inputs)
-    if loss.requires_grad:
-        loss.backward()
-    use_packing(None)
-    grads = {name: p.grad for name, p in model.named_parameters() if p.requires_grad}
-    return output, grads, shapes
-
-
-def loss_of(output, inputs):
-    """Return the model's loss; where there is none, one of the real tokens."""
-    return output["loss"] if "loss" in output else tiny.first(output).square().mean()
-
-
-def compare(model, inputs, *, atol=1e-9, **options):
+def compare(model, inputs, **options):
     """Check that a packed and a padded pass agree, and that the packed one was packed; return its output."""
-    real = inputs["attention_mask"].bool()
-    size = real.flatten(0, -2).shape[0]
-    packed, packed_grads, shapes = outcome(model, inputs, True, **options)
-    padded, padded_grads, padded_shapes = outcome(model, inputs, False, **options)
-    reads_padding = "start_logits" in packed  # transformers' question answering: never packed
+    output, shapes, padded_shapes = packed.compare(model, inputs, **options)
+    size = inputs["attention_mask"].flatten(0, -2).shape[0]
+    reads_padding = "start_logits" in output  # transformers' question answering: never packed
     assert {shape[0] for shape in shapes} == {size if reads_padding else 1}
     assert {shape[0] for shape in padded_shapes} == {size}
-    assert set(packed) == set(padded)
-    for name in set(packed) - {"hidden_states"}:
-        same(at_tokens(packed[name], real), at_tokens(padded[name], real), atol)
-    for one, other in zip(packed.get("hidden_states") or (), padded.get("hidden_states") or (), strict=True):
-        same(one[real.flatten(0, -2)], other[real.flatten(0, -2)], atol)
-    compare_gradients(packed_grads, padded_grads, atol)
-    return packed
-
-
-def at_tokens(x, real):
-    return x[real] if x.shape[: real.dim()] == real.shape else x
-
-
-def same(one, other, atol):
-    assert one.isfinite().all()
-    torch.testing.assert_close(one, other, atol=atol * max(1.0, float(other.detach().abs().max())), rtol=0)
-
-
-def compare_gradients(ours, theirs, atol=1e-9):
-    assert {name for name, grad in ours.items() if grad is None} == {n for n, grad in theirs.items() if grad is None}
-    for name, grad in theirs.items():
-        if grad is not None:
-            assert ours[name].isfinite().all(), name
-            size = max(1.0, float(grad.abs().max()))
-            torch.testing.assert_close(ours[name], grad, atol=atol * size, rtol=0, msg=partial("{}: {}".format, name))
+    return output
 
 
 # ---- every method ------------------------------------------------------------------------------------------------
@@ -142,18 +75,6 @@ def test_every_method_and_task(method, task):
 
 
 # ---- every batch -------------------------------------------------------------------------------------------------
-
-
-def left(mask):
-    mask[0, :4] = mask[1, :20] = mask[2, : N - 1] = 0
-
-
-def both_sides(mask):
-    mask[0, :4] = mask[0, 20:] = mask[1, :3] = mask[1, 9:12] = mask[3, 1::2] = 0
-
-
-def empty(mask):
-    mask[1] = mask[2, 1:] = 0
 
 
 def nothing(mask):
@@ -183,10 +104,10 @@ BATCHES = {
     "padded on both sides, holes": {"cut": both_sides},
     "a document without a token": {"cut": empty},
     "nothing but padding": {"cut": nothing},
-    "no padding": {"cut": None},
-    "one document": {"cut": None, "size": 1},
-    "one token": {"cut": None, "size": 2, "length": 1},
-    "shorter than the windows": {"cut": None, "length": 3},
+    "no padding": {"cut": whole},
+    "one document": {"cut": whole, "size": 1},
+    "one token": {"cut": whole, "size": 2, "length": 1},
+    "shorter than the windows": {"cut": whole, "length": 3},
     "global tokens anywhere": {"marks": globals_at((0, 3), (0, 26), (1, 0), (1, 18), (1, 25), (3, 3), (3, 7))},
     "one global token in all": {"marks": globals_at((1, 5))},
     "no global token": {"marks": globals_at()},
@@ -251,7 +172,7 @@ def test_every_engine_serves_a_packed_encoder(method, engine):
 
 @pytest.mark.parametrize("method", [None, "prefix-propagation"])
 def test_without_a_mask_all_tokens_are_real(method):
-    model, inputs = packing(method), batch(cut=None)
+    model, inputs = packing(method), batch(cut=whole)
     expected = compare(model, inputs).logits
     same(model(input_ids=inputs["input_ids"]).logits, expected, 1e-12)
     same(model(input_ids=inputs["input_ids"], return_dict=False)[0], expected, 1e-12)
@@ -282,13 +203,13 @@ def test_bfloat16_autocast_is_as_near_to_float32_packed_as_padded(method):
     model, inputs = model_for(method, dtype=torch.float32).train(), batch()
     exact, exact_grads, _ = outcome(model, inputs, False)
     found = {}
-    for packed in (True, False):
+    for is_packed in (True, False):
         with torch.autocast("cpu", torch.bfloat16):
-            output, grads, shapes = outcome(model, inputs, packed)
-        assert (shapes[0][0] == 1) is packed
+            output, grads, shapes = outcome(model, inputs, is_packed)
+        assert (shapes[0][0] == 1) is is_packed
         far = [(grad - exact_grads[name]).norm() / exact_grads[name].norm() for name, grad in grads.items()
                if grad is not None and exact_grads[name].norm() > 1e-4]  # fmt: skip
-        found[packed] = float((output.logits - exact.logits).detach().norm()), float(torch.stack(far).mean())
+        found[is_packed] = float((output.logits - exact.logits).detach().norm()), float(torch.stack(far).mean())
     assert found[True][0] <= 2 * found[False][0] + 0.05
     assert found[True][1] <= 1.5 * found[False][1] + 0.01
 

@@ -1,7 +1,6 @@
 """Causal decoders: packed batches give what padded ones do, and what transformers' own do."""
 
 import copy
-import pickle
 
 import pytest
 import torch
@@ -15,7 +14,7 @@ from foretoken.attention.packed import parts
 from foretoken.backbones.packing import HEAD_INPUTS, PACKS
 
 from support import tiny
-from support.packed import ALIKE, check_same
+from support.packed import ALIKE, check_same, check_sped_up
 from support.table import CHANGING, EMPTY, adapted
 
 FAMILIES = tiny.DECODERS
@@ -112,22 +111,9 @@ def test_positions_that_are_given():
 @pytest.mark.covering
 @pytest.mark.parametrize(("family", "task"), HEADS)
 def test_sped_up_is_transformers_own(family, task):
-    plain, inputs = tiny.model(family, task), batch(task)
-    classes = [type(module) for module in plain.modules()]
-    with torch.no_grad():
-        theirs = plain(**inputs)
-        foretoken.speed_up(plain)
-        ours = plain(**inputs)
-        unpickled = pickle.loads(pickle.dumps(plain))(**inputs)
-        copied = copy.deepcopy(plain)(**inputs)
-        more = plain(**inputs, output_hidden_states=True)
-    real = inputs["attention_mask"].bool() if task != "SEQ_CLS" else slice(None)
-    for found in (ours, unpickled, copied, more):
-        torch.testing.assert_close(found.loss, theirs.loss, atol=1e-5, rtol=1e-5)
-        torch.testing.assert_close(found.logits[real], theirs.logits[real], atol=1e-5, rtol=1e-5)
-    assert [state.shape[1] for state in more.hidden_states] == [N] * len(more.hidden_states)
-    assert [type(module) for module in foretoken.undo_speed_up(plain).modules()] == classes
-    assert plain(**inputs).logits.equal(theirs.logits)
+    inputs = batch(task)
+    at = slice(None) if task == "SEQ_CLS" else inputs["attention_mask"].bool()
+    check_sped_up(tiny.model(family, task), inputs, at=at)
 
 
 @pytest.mark.parametrize("family", FAMILIES)

@@ -1,7 +1,5 @@
 """All packed families: packed batches give what padded ones do, and what transformers' own do."""
 
-import copy
-import pickle
 from itertools import chain, product
 
 import pytest
@@ -14,7 +12,22 @@ from foretoken.attention.attend import use_packing
 from foretoken.attention.packed import parts as packed_parts
 
 from support import tiny
-from support.packed import ALIKE, BERT_LIKE, FIRST_LAYER_PACKS, PACKED, ROUNDED, N, batch, check_same, holes, whole
+from support.packed import (
+    ALIKE,
+    BERT_LIKE,
+    FIRST_LAYER_PACKS,
+    PACKED,
+    ROUNDED,
+    N,
+    batch,
+    both_sides,
+    check_same,
+    check_sped_up,
+    empty,
+    holes,
+    left,
+    whole,
+)
 from support.table import EMPTY, METHODS, adapted
 
 TASKS = ("SEQ_CLS", "TOKEN_CLS", "MASKED_LM", "SEQ_2_SEQ_LM")
@@ -82,22 +95,11 @@ def test_a_position_free_prefix_beside_one_in_the_hidden_states(monkeypatch):
 @pytest.mark.covering
 @pytest.mark.parametrize(("family", "task"), [(f, t) for f in EVERY for t in TASKS if t in tiny.tasks(f)])
 def test_sped_up_is_transformers_own(family, task):
-    plain, inputs = tiny.model(family, task), batch(family, task)
-    classes = [type(module) for module in plain.modules()]
-    with torch.no_grad():
-        theirs = copy.deepcopy(plain)(**inputs, output_hidden_states=True)
-        foretoken.speed_up(plain)
-        ours = plain(**inputs)
-        unpickled = pickle.loads(pickle.dumps(plain))(**inputs)
-        copied = copy.deepcopy(plain)(**inputs)
-        more = plain(**inputs, output_hidden_states=True)
-    real = inputs["attention_mask"].bool() if task in ("TOKEN_CLS", "MASKED_LM") else slice(None)
-    for found in (ours, unpickled, copied, more):
-        torch.testing.assert_close(found.logits[real], theirs.logits[real], atol=1e-5, rtol=1e-5)
-    name = "encoder_hidden_states" if task == "SEQ_2_SEQ_LM" else "hidden_states"
-    assert [state.shape for state in more[name]] == [state.shape for state in theirs[name]]
-    assert [type(module) for module in foretoken.undo_speed_up(plain).modules()] == classes
-    assert plain(**inputs).logits.equal(theirs.logits)
+    inputs, at = batch(family, task), slice(None)
+    if task in ("TOKEN_CLS", "MASKED_LM"):
+        at = inputs["attention_mask"].bool()
+    states = "encoder_hidden_states" if task == "SEQ_2_SEQ_LM" else "hidden_states"
+    check_sped_up(tiny.model(family, task), inputs, at=at, states=states)
 
 
 @pytest.mark.parametrize("family", FIRST_LAYER_PACKS)
@@ -107,18 +109,6 @@ def test_sped_up_runs_packed(family):
     rows, padded_rows = check_same(model, inputs, atol=ROUNDED.get(family, 1e-9))
     assert max(rows) < min(padded_rows)
     assert len(rows) == len(padded_rows)
-
-
-def left(mask):
-    mask[0, :4] = mask[1, :17] = 0
-
-
-def both_sides(mask):
-    mask[0, :4] = mask[0, 15:] = mask[1, :3] = mask[1, 9:12] = mask[2, 1::2] = 0
-
-
-def empty(mask):
-    mask[1] = mask[2, 1:] = 0
 
 
 BATCHES = {

@@ -30,16 +30,19 @@ from foretoken.errors import AdapterError
 from support import tiny
 from support.table import EMPTY, METHODS, ROWS, adapted
 from support.tiny import run
+from support.tiny_run import make_tokenizer
 
 FAMILIES = ("bert", "longformer", "llama", "t5")  # one per way of getting rows and columns into the attention
 PREFIXES = ("prefix-propagation", "prefix-tuning")
 EVERY_SITE = "stack, of every site"
 
 
-def cells(others):
-    """Return every method on BERT, and those that ``others`` takes on the other families."""
-    every = [(method, family) for family in FAMILIES for method in METHODS if (method, family) not in EMPTY]
-    return [(method, family) for method, family in every if family == "bert" or method == EVERY_SITE or others(method)]
+CELLS = [
+    (method, family)
+    for family in FAMILIES
+    for method in METHODS
+    if (method, family) not in EMPTY and (family == "bert" or method == EVERY_SITE or "," not in method)
+]
 
 
 def made(method, family, task=None, **options):
@@ -51,42 +54,35 @@ def close(one, other, atol=1e-6):
     torch.testing.assert_close(one, other, atol=atol, rtol=1e-5)
 
 
-@pytest.mark.parametrize(("method", "family"), cells(lambda method: "," not in method))
-class TestEveryMethod:
-    @pytest.mark.covering
-    def test_the_whole_model_can_be_pickled(self, method, family, monkeypatch):
-        """Also into a process that has never seen an adapter: attention registers itself again."""
-        model, inputs = made(method, family), tiny.batch(family, labels=False)
-        expected = run(model, inputs)
-        file = io.BytesIO()
-        torch.save(model, file)
-        monkeypatch.delitem(AttentionInterface._global_mapping, "foretoken_sdpa", raising=False)
-        monkeypatch.delitem(AttentionMaskInterface._global_mapping, "foretoken_sdpa", raising=False)
-        file.seek(0)
-        again = torch.load(file, weights_only=False)
-        assert torch.equal(run(again, inputs), expected)
-        again.unload()
-        assert torch.equal(run(made(method, family), inputs), expected)
-
-    @pytest.mark.covering
-    def test_embeddings_instead_of_tokens(self, method, family):
-        """The same output, or a clear refusal where tokens are looked up."""
-        if method == "head-only":
-            pytest.skip("a bare model has no head to train")
-        model = made(method, family, "FEATURE_EXTRACTION")
-        ids = torch.randint(5, 100, (2, 11))
-        decoder = {"decoder_input_ids": ids} if family == "t5" else {}
-        embeddings = {"inputs_embeds": model.get_base_model().get_input_embeddings()(ids)} | decoder
-        if method.startswith("aot") or method == EVERY_SITE:
-            with pytest.raises(AdapterError, match=r"looks up a vector for each token.*give it input_ids"):
-                run(model, embeddings)
-        else:
-            close(run(model, embeddings), run(model, {"input_ids": ids} | decoder), atol=2e-5)
+@pytest.mark.covering
+@pytest.mark.parametrize(("method", "family"), CELLS)
+def test_the_whole_model_can_be_pickled(method, family, monkeypatch):
+    """Also into a process that has never seen an adapter: attention registers itself again."""
+    model, inputs = made(method, family), tiny.batch(family, labels=False)
+    expected = run(model, inputs)
+    file = io.BytesIO()
+    torch.save(model, file)
+    monkeypatch.delitem(AttentionInterface._global_mapping, "foretoken_sdpa", raising=False)
+    monkeypatch.delitem(AttentionMaskInterface._global_mapping, "foretoken_sdpa", raising=False)
+    file.seek(0)
+    again = torch.load(file, weights_only=False)
+    assert torch.equal(run(again, inputs), expected)
+    again.unload()
+    assert torch.equal(run(made(method, family), inputs), expected)
 
 
-@pytest.mark.parametrize(("method", "family"), cells(lambda method: method in PREFIXES))
+@pytest.mark.parametrize("method", ["aot-p-tuning, fc", EVERY_SITE])
+def test_embeddings_instead_of_tokens_are_refused_where_tokens_are_looked_up(method):
+    """Of other methods the outputs are those of tokens: test_invariants.py."""
+    model = made(method, "bert", "FEATURE_EXTRACTION")
+    with pytest.raises(AdapterError, match=r"looks up a vector for each token.*give it input_ids"):
+        run(model, {"inputs_embeds": torch.zeros(2, 11, 32)})
+
+
+@pytest.mark.parametrize("family", FAMILIES)
 class TestSeveralAdapters:
     @pytest.mark.covering
+    @pytest.mark.parametrize("method", [*PREFIXES, EVERY_SITE])
     def test_they_are_loaded_and_deleted(self, method, family, tmp_path):
         """Names that are parts of one another, without memory for the start values, deleted active and inactive."""
         inputs, seen = tiny.batch(family, labels=False), {}
@@ -268,27 +264,13 @@ def test_embeddings_on_disk_cannot_be_read_by_token(tmp_path):
         run(model, tiny.batch("bert", labels=False))
 
 
-def words(folder):
-    """Write a tokenizer of a few words."""
-    from tokenizers import Tokenizer, models, pre_tokenizers
-    from transformers import PreTrainedTokenizerFast
-
-    special = {"pad_token": "<pad>", "bos_token": "<s>", "eos_token": "</s>", "unk_token": "<unk>"}
-    vocabulary = {word: number for number, word in enumerate([*special.values(), *"abcdefgh"])}
-    tokenizer = Tokenizer(models.WordLevel(vocabulary, unk_token="<unk>"))
-    tokenizer.pre_tokenizer = pre_tokenizers.Whitespace()
-    made = PreTrainedTokenizerFast(tokenizer_object=tokenizer, model_max_length=64, **special)
-    made.save_pretrained(folder)
-    return made
-
-
 def test_sentence_transformers(tmp_path):
     """An adapter changes the embeddings, is saved with the model, and comes back with it."""
     reason = "sentence-transformers is not installed"
     library = pytest.importorskip("sentence_transformers", reason=reason)
     modules = pytest.importorskip("sentence_transformers.sentence_transformer.modules", reason=reason)
     tiny.model("bert", "FEATURE_EXTRACTION").save_pretrained(tmp_path / "base")
-    words(tmp_path / "base")
+    make_tokenizer(words=list("abcdefgh")).save_pretrained(tmp_path / "base")
     parts = [modules.Transformer(str(tmp_path / "base")), modules.Pooling(32)]
     model, documents = library.SentenceTransformer(modules=parts), ["a b c", "d e f g h"]
     frozen = model.encode(documents)
@@ -301,25 +283,3 @@ def test_sentence_transformers(tmp_path):
     assert abs(again.encode(documents) - adapted_embeddings).max() < 1e-6
     again.disable_adapters()
     assert abs(again.encode(documents) - frozen).max() < 1e-6
-
-
-@pytest.mark.filterwarnings("ignore")  # of another library
-@pytest.mark.parametrize("method", PREFIXES)
-def test_trl_trains_every_prefix(method, tmp_path):
-    trl = pytest.importorskip("trl", reason="trl is not installed")
-    datasets = pytest.importorskip("datasets")
-    options = {"max_steps": 1, "learning_rate": 0.1, "gradient_checkpointing": True, "bf16": False, "use_cpu": True}
-    options |= {"report_to": [], "disable_tqdm": True, "save_strategy": "no"}
-    trainer = trl.SFTTrainer(
-        model=tiny.model("llama", "CAUSAL_LM"),
-        args=trl.SFTConfig(str(tmp_path), **options),
-        train_dataset=datasets.Dataset.from_dict({"text": ["a b c d e", "f g h", "a a b", "c d"]}),
-        processing_class=words(tmp_path),
-        peft_config=ROWS[method](task_type="CAUSAL_LM"),
-    )
-    prefixes = {name: p for name, p in trainer.model.named_parameters() if ".foretoken." in name}
-    before = {name: p.detach().clone() for name, p in prefixes.items()}
-    trainer.train()
-    assert prefixes
-    for name, parameter in prefixes.items():
-        assert (parameter - before[name]).abs().max() > 1e-2, name

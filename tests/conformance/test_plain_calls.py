@@ -1,5 +1,7 @@
 """Transformers' own calls on a plain model, for every method: exactly what peft's calls give, or a clear refusal."""
 
+import shutil
+
 import pytest
 import torch
 from peft import LoraConfig, PeftModel, get_peft_model, get_peft_model_state_dict
@@ -26,13 +28,7 @@ def frozen(family):
 
 def trained(model, seed=3):
     """Give adapter and head values that cannot be overlooked."""
-    tiny.shaken(model, seed=seed)
-    generator = torch.Generator().manual_seed(seed)
-    with torch.no_grad():
-        for name, parameter in model.named_parameters():
-            if ".modules_to_save." in name:
-                parameter.add_(0.3 * torch.randn(parameter.shape, generator=generator))
-    return model
+    return tiny.shaken(model, seed=seed, heads=True)
 
 
 def config(method, family="bert"):
@@ -239,20 +235,28 @@ DAMAGES = {
 }
 
 
+@pytest.fixture(scope="module")
+def right(tmp_path_factory):
+    """The folder of an undamaged adapter, and what it computes."""
+    folder = tmp_path_factory.mktemp("right")
+    return folder, saved("stack", "bert", folder)
+
+
+@pytest.fixture
+def wrong(right, damage, tmp_path):
+    """A damaged copy, and what is said of it."""
+    change, message = DAMAGES[damage]
+    change(shutil.copytree(right[0], tmp_path / "wrong"))
+    return tmp_path / "wrong", message
+
+
 @pytest.mark.parametrize("damage", DAMAGES)
 class TestDamagedFiles:
     """What fails leaves the model, and the adapters that it has, as they were; the name is free for the right file."""
 
-    def damaged(self, damage, folder):
-        expected = saved("stack", "bert", folder / "right")
-        saved("stack", "bert", folder / "wrong")
-        change, message = DAMAGES[damage]
-        change(folder / "wrong")
-        return expected, message
-
     @pytest.mark.parametrize("with_peft", [True, False])
-    def test_beside_other_adapters(self, damage, with_peft, tmp_path):
-        expected, message = self.damaged(damage, tmp_path)
+    def test_beside_other_adapters(self, with_peft, right, wrong):
+        expected, message = right[1], wrong[1]
         inputs, model = tiny.batch("bert", labels=False), tiny.model("bert")
         if with_peft:
             model = get_peft_model(model, config("stack, of every site"))
@@ -261,26 +265,26 @@ class TestDamagedFiles:
         trained(model, seed=9)
         own, before = run(model, inputs), state(model)
         with pytest.raises(ValueError, match=message):
-            model.load_adapter(tmp_path / "wrong", "other")
+            model.load_adapter(wrong[0], "other")
         assert_same(state(model), before)
         assert list(model.peft_config) == ["default"]
         assert (model.active_adapters if with_peft else model.active_adapters()) == ["default"]
         assert torch.equal(run(model, inputs), own)
-        model.load_adapter(tmp_path / "right", "other")
+        model.load_adapter(right[0], "other")
         if with_peft:  # transformers makes what it loads the active one
             assert torch.equal(run(model, inputs), own)
             model.set_adapter("other")
         assert torch.equal(run(model, inputs), expected)
 
-    def test_on_a_plain_model(self, damage, tmp_path):
-        expected, message = self.damaged(damage, tmp_path)
+    def test_on_a_plain_model(self, right, wrong):
+        expected, message = right[1], wrong[1]
         inputs = tiny.batch("bert", labels=False)
         for load in (lambda model, at: model.load_adapter(at), PeftModel.from_pretrained):
             model = tiny.model("bert")
             before = state(model)
             with pytest.raises(ValueError, match=message):
-                load(model, tmp_path / "wrong")
+                load(model, wrong[0])
             assert_same(state(model), before)
             assert not hasattr(model, "peft_config")
-            loaded = load(model, tmp_path / "right")
+            loaded = load(model, right[0])
             assert torch.equal(run(loaded if isinstance(loaded, PeftModel) else model, inputs), expected)

@@ -203,7 +203,7 @@ def test_the_model_is_what_the_loops_compute(method, family, variant):
         with model.disable_adapter():
             change = (states - model(**inputs).last_hidden_state).abs().amax(-1)
     assert change[inputs["attention_mask"].bool()].min() > 1e-2
-    for row, length in enumerate((20, 14, 20)):
+    for row, length in enumerate((20, 14)):
         expected = naive(inputs["input_ids"][row, :length])
         torch.testing.assert_close(states[row, :length], expected, atol=1e-10, rtol=0)
 

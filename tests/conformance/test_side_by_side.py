@@ -28,12 +28,7 @@ def stacked(method, family):
 
 def alone(method, family, seed, inputs):
     """Return the tensors of an adapter, its head's too, and what it computes on a model of its own."""
-    model = tiny.shaken(get_peft_model(tiny.model(family), stacked(method, family)), seed=seed)
-    generator = torch.Generator().manual_seed(seed)
-    with torch.no_grad():
-        for name, parameter in model.named_parameters():
-            if ".modules_to_save." in name:
-                parameter.add_(0.3 * torch.randn(parameter.shape, generator=generator))
+    model = tiny.shaken(get_peft_model(tiny.model(family), stacked(method, family)), seed=seed, heads=True)
     return get_peft_model_state_dict(model), run(model, inputs)
 
 

@@ -8,7 +8,8 @@ from foretoken.attention import DenseMask, ExtraColumns, Window, attend, engines
 from foretoken.backbones.longformer.attention import GlobalTokens, WindowedSelfAttention
 from foretoken.errors import ConfigError
 
-from support import naive, tiny
+from support import tiny
+from support.naive_functions import softmax
 
 B, H, N, K, X = 2, 2, 11, 4, 3
 
@@ -39,11 +40,36 @@ def window(one_sided, globals_, lengths, size=N):
     return found, sees, real
 
 
+def naive_attention(query, key, value, sees, *, scale, prefix=None, extra=None):
+    """Loop over queries of one head.
+
+    query (N, K), key/value (M, K), ``sees(i, j)`` tells whether query i sees key j; ``prefix`` = (P_k, P_v) of (P, K)
+    each; ``extra`` (N, X) scores without values. Returns the output (N, K) over the own keys (and the prefix), and the
+    extra columns' probabilities (N, X).
+    """
+    out = torch.zeros(query.shape[0], value.shape[1], dtype=torch.float64)
+    columns = 0 if extra is None else extra.shape[1]
+    probabilities = torch.zeros(query.shape[0], columns, dtype=torch.float64)
+    for i in range(query.shape[0]):
+        keys = [(key[j], value[j]) for j in range(key.shape[0]) if sees(i, j)]
+        keys += [] if prefix is None else list(zip(*prefix, strict=True))
+        scores = [float(query[i] @ k) * scale for k, _ in keys]
+        scores += [] if extra is None else extra[i].tolist()
+        if not scores:
+            continue
+        weights = softmax(torch.tensor(scores, dtype=torch.float64)).tolist()
+        for weight, (_, v) in zip(weights, keys, strict=False):
+            out[i] += weight * v
+        for x in range(columns):
+            probabilities[i, x] = weights[len(keys) + x]
+    return out, probabilities
+
+
 def by_loops(q, k, v, extra, sees):
     groups = q.shape[1] // k.shape[1]
     pairs = [
         [
-            naive.attention(
+            naive_attention(
                 q[b, h],
                 k[b, h // groups],
                 v[b, h // groups],

@@ -11,7 +11,8 @@ from foretoken.attention.attend import _chosen
 from foretoken.attention.kernels import KERNELS
 from foretoken.errors import ConfigError
 
-from support import naive, tiny
+from support import tiny
+from support.naive_functions import softmax
 
 
 class TestOneLayerByLoops:
@@ -41,7 +42,8 @@ class TestOneLayerByLoops:
     def by_loops(self, module, hidden, real, columns, drawn):
         """(P + N, D) of one document -> (P + N, D) before the output projection."""
         query, key, value = (
-            naive.linear(m, hidden).view(-1, self.HEADS, self.WIDTH) for m in (module.query, module.key, module.value)
+            (hidden @ m.weight.T + m.bias).view(-1, self.HEADS, self.WIDTH)
+            for m in (module.query, module.key, module.value)
         )
         column_keys, column_values = columns.view(-1, 2, self.HEADS, self.WIDTH).unbind(1)
         out = torch.zeros_like(query)
@@ -52,7 +54,7 @@ class TestOneLayerByLoops:
                 places = [*range(self.ROWS), *(self.ROWS + j for j in text)]
                 keys = [*(key[j, h] for j in places), *column_keys[:, h]]
                 values = [*(value[j, h] for j in places), *column_values[:, h]]
-                weights = naive.softmax_rows([float(query[i, h] @ k) * self.WIDTH**-0.5 for k in keys])
+                weights = softmax(torch.stack([query[i, h] @ k * self.WIDTH**-0.5 for k in keys]))
                 out[i, h] = sum(w * v for w, v in zip(weights, values, strict=True))
         return out.flatten(1)
 

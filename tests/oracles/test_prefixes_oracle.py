@@ -2,7 +2,6 @@
 
 import pytest
 import torch
-import transformers as tf
 from peft import get_peft_model
 
 from foretoken import (
@@ -15,9 +14,9 @@ from foretoken import (
 )
 from foretoken.methods import reference
 
-from support import naive_edits
+from support import naive_edits, tiny
 from support.adapted import adapted, assert_equals_oracle, trained
-from support.families import CONFIGS, FAMILIES, batch
+from support.families import FAMILIES, batch
 from support.naive_functions import softmax
 
 P = 3
@@ -40,66 +39,57 @@ def projected(p, role):
     return [hidden @ weight.T + bias for weight, bias in w2]
 
 
+def gates(p):
+    return [p[layer, "attention"]["gate"] for layer in range(3)]
+
+
+NETWORK = {"num_virtual_tokens": P, "prefix_projection": True, "encoder_hidden_size": 5}
+# a config, and the edits of the naive model that its parameters stand for
+METHODS = {
+    "prefix-propagation": (
+        PrefixPropagationConfig(num_virtual_tokens=P),
+        lambda p: naive_edits.prefix_propagation(rows(p)),
+    ),
+    "prefix-propagation through a network": (
+        PrefixPropagationConfig(**NETWORK),
+        lambda p: naive_edits.prefix_propagation(projected(p, "layer")),
+    ),
+    "prompt-tuning": (
+        PromptTuningConfig(num_virtual_tokens=P),
+        lambda p: naive_edits.prompt_tuning(p[0, "layer"]["prefix.weight"]),
+    ),
+    "prefix-tuning": (
+        PrefixTuningConfig(num_virtual_tokens=P),
+        lambda p: naive_edits.prefix_tuning(prefixes(p)),
+    ),
+    "prefix-tuning through a network": (
+        PrefixTuningConfig(**NETWORK),
+        lambda p: naive_edits.prefix_tuning(projected(p, "attention")),
+    ),
+    "decoupled-prefix": (
+        DecoupledPrefixConfig(num_virtual_tokens=P),
+        lambda p: naive_edits.decoupled_prefix(prefixes(p), key_scale=DecoupledPrefixConfig().key_scale),
+    ),
+    "decoupled-prefix with gates": (
+        DecoupledPrefixConfig(num_virtual_tokens=P, gate=True, key_scale=3.0),
+        lambda p: naive_edits.decoupled_prefix(prefixes(p), key_scale=3.0, gates=gates(p)),
+    ),
+    "selective mask": (
+        SelectivePrefixTuningConfig(num_virtual_tokens=P, alpha=4.0),
+        lambda p: naive_edits.selective_prefix_tuning(prefixes(p), alpha=4.0),
+    ),
+    "selective prefix tuning without mask is prefix-tuning": (
+        SelectivePrefixTuningConfig(num_virtual_tokens=P, alpha=None),
+        lambda p: naive_edits.prefix_tuning(prefixes(p)),
+    ),
+}
+
+
+@pytest.mark.parametrize("method", METHODS)
 @pytest.mark.parametrize("family", FAMILIES)
-def test_prefix_propagation(family):
-    config = PrefixPropagationConfig(num_virtual_tokens=P)
-    assert_equals_oracle(family, config, lambda p, ids: naive_edits.prefix_propagation(rows(p)))
-
-
-@pytest.mark.parametrize("family", FAMILIES)
-def test_prefix_propagation_through_a_network(family):
-    config = PrefixPropagationConfig(num_virtual_tokens=P, prefix_projection=True, encoder_hidden_size=5)
-    assert_equals_oracle(family, config, lambda p, ids: naive_edits.prefix_propagation(projected(p, "layer")))
-
-
-@pytest.mark.parametrize("family", FAMILIES)
-def test_prompt_tuning(family):
-    config = PromptTuningConfig(num_virtual_tokens=P)
-    assert_equals_oracle(family, config, lambda p, ids: naive_edits.prompt_tuning(p[0, "layer"]["prefix.weight"]))
-
-
-@pytest.mark.parametrize("family", FAMILIES)
-def test_prefix_tuning(family):
-    config = PrefixTuningConfig(num_virtual_tokens=P)
-    assert_equals_oracle(family, config, lambda p, ids: naive_edits.prefix_tuning(prefixes(p)))
-
-
-@pytest.mark.parametrize("family", FAMILIES)
-def test_prefix_tuning_through_a_network(family):
-    config = PrefixTuningConfig(num_virtual_tokens=P, prefix_projection=True, encoder_hidden_size=5)
-    assert_equals_oracle(family, config, lambda p, ids: naive_edits.prefix_tuning(projected(p, "attention")))
-
-
-@pytest.mark.parametrize("family", FAMILIES)
-def test_decoupled_prefix(family):
-    config = DecoupledPrefixConfig(num_virtual_tokens=P)
-    assert_equals_oracle(
-        family, config, lambda p, ids: naive_edits.decoupled_prefix(prefixes(p), key_scale=config.key_scale)
-    )
-
-
-@pytest.mark.parametrize("family", FAMILIES)
-def test_decoupled_prefix_with_gates(family):
-    config = DecoupledPrefixConfig(num_virtual_tokens=P, gate=True, key_scale=3.0)
-
-    def edits_of(p, ids):
-        gates = [p[layer, "attention"]["gate"] for layer in range(3)]
-        return naive_edits.decoupled_prefix(prefixes(p), key_scale=3.0, gates=gates)
-
-    assert_equals_oracle(family, config, edits_of)
-
-
-@pytest.mark.parametrize("alpha", [1.0, 4.0])
-@pytest.mark.parametrize("family", FAMILIES)
-def test_selective_mask(family, alpha):
-    config = SelectivePrefixTuningConfig(num_virtual_tokens=P, alpha=alpha)
-    assert_equals_oracle(family, config, lambda p, ids: naive_edits.selective_prefix_tuning(prefixes(p), alpha=alpha))
-
-
-@pytest.mark.parametrize("family", FAMILIES)
-def test_selective_prefix_tuning_without_mask_is_prefix_tuning(family):
-    config = SelectivePrefixTuningConfig(num_virtual_tokens=P, alpha=None)
-    assert_equals_oracle(family, config, lambda p, ids: naive_edits.prefix_tuning(prefixes(p)))
+def test_a_method_is_its_equation(family, method):
+    config, edits_of = METHODS[method]
+    assert_equals_oracle(family, config, lambda p, ids: edits_of(p))
 
 
 @pytest.mark.parametrize("family", FAMILIES)
@@ -123,10 +113,8 @@ def test_prefix_tuning_beside_prefix_propagation(family):
 def test_padding_on_the_left(family, positions):
     """Rows and text are as far from each other as without padding; positions that are not given are counted."""
     padding = {"left": True, "positions": positions}
-    config = PrefixPropagationConfig(num_virtual_tokens=P)
-    assert_equals_oracle(family, config, lambda p, ids: naive_edits.prefix_propagation(rows(p)), **padding)
-    config = PrefixTuningConfig(num_virtual_tokens=P)
-    assert_equals_oracle(family, config, lambda p, ids: naive_edits.prefix_tuning(prefixes(p)), **padding)
+    for config, edits_of in (METHODS["prefix-propagation"], METHODS["prefix-tuning"]):
+        assert_equals_oracle(family, config, lambda p, ids, edits_of=edits_of: edits_of(p), **padding)
 
 
 @pytest.mark.parametrize("length", [1, 2, 5])
@@ -150,7 +138,7 @@ def test_selective_loss(family, length):
 @pytest.mark.parametrize("family", FAMILIES)
 def test_selective_loss_is_added_to_the_task_loss(family):
     """Eq. 10, in training; evaluation shows the task's loss alone."""
-    frozen = tf.AutoModelForSequenceClassification.from_config(CONFIGS[family]()).double()
+    frozen = tiny.model(family).double()
     config = SelectivePrefixTuningConfig(num_virtual_tokens=P, selective_loss_weight=0.5, prefix_dropout=0.0)
     model = get_peft_model(frozen, config).double()
     prefix = [x for name, x in model.named_parameters() if ".foretoken." in name]

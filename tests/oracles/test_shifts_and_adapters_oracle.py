@@ -19,10 +19,10 @@ def test_ahead_of_time_fc(family):
     assert_equals_oracle(family, AoTPTuningConfig(rank=4), edits_of)
 
 
-@pytest.mark.parametrize("factors", [None, [9, 7]])
+@pytest.mark.parametrize("factors", [None, [9, 12]])
 @pytest.mark.parametrize("family", FAMILIES)
 def test_ahead_of_time_kronecker(family, factors):
-    """A vocabulary of 60 in 8 x 8 by default, or as given; a product that is larger than the vocabulary."""
+    """A vocabulary of 100 in 10 x 10 by default, or as given; a product that is larger than the vocabulary."""
     config = AoTPTuningConfig(variant="kronecker", rank=2, factors=factors)
     assert_equals_oracle(family, config, lambda p, ids: naive_edits.ahead_of_time_kronecker(p, ids))
 

@@ -19,3 +19,8 @@ def load_inputs(path, options, problem, bad_rows=None):
         bad_rows.rows += bad.rows
         bad_rows.total += bad.total
     return datasets.concatenate_datasets([table for table, _ in pieces])
+
+
+def texts_of(loaded, column="text"):
+    """Return the text of every document by its id."""
+    return {row["id"]: row[column] for split in loaded.splits.values() for row in split}

@@ -3,31 +3,13 @@
 from functools import cache, partial
 
 import torch
-import transformers as tf
 from transformers.models.llama.modeling_llama import LlamaRMSNorm, LlamaRotaryEmbedding
 
-from support import naive_models
+from support import naive_models, tiny
 from support.copies import copies_of
 
-COMMON = {"vocab_size": 60, "initializer_range": 0.25, "pad_token_id": 1, "bos_token_id": 2, "eos_token_id": 3}
-ENCODER = COMMON | {
-    "hidden_size": 32,
-    "num_hidden_layers": 3,
-    "num_attention_heads": 4,
-    "intermediate_size": 40,
-    "max_position_embeddings": 24,
-}
-NO_DROPOUT = {"hidden_dropout_prob": 0.0, "attention_probs_dropout_prob": 0.0}
-CONFIGS = {
-    "bert": lambda: tf.BertConfig(**ENCODER, **NO_DROPOUT),
-    "longformer": lambda: tf.LongformerConfig(**ENCODER, **NO_DROPOUT, attention_window=[4, 8, 4]),
-    "gpt2": lambda: tf.GPT2Config(
-        **COMMON, n_embd=32, n_layer=3, n_head=4, n_inner=40, n_positions=24, embd_pdrop=0, resid_pdrop=0, attn_pdrop=0
-    ),
-    "llama": lambda: tf.LlamaConfig(**ENCODER, num_key_value_heads=2),
-}
-FAMILIES = tuple(CONFIGS)
-LENGTHS = (10, 7)  # the documents of a batch; the second one is padded
+FAMILIES = ("bert", "longformer", "gpt2", "llama")
+LENGTHS = (8, 5)  # the documents of a batch; the second one is padded
 NUM_LAYERS, WIDTH, NUM_HEADS, HEAD_DIM = 3, 32, 4, 8
 
 
@@ -54,8 +36,7 @@ def copies(family):
 
 def new_transformer(family):
     """Make the model that `transformer` returns copies of."""
-    torch.manual_seed(4)
-    model = tf.AutoModel.from_config(CONFIGS[family]()).double().eval()
+    model = tiny.new_model(family, "FEATURE_EXTRACTION", seed=4, dropout=False).double()
     for parameter in model.parameters():
         torch.nn.init.normal_(parameter, mean=float(parameter.dim() == 1), std=0.2)
     return model.requires_grad_(False)
@@ -84,7 +65,7 @@ def oracle(family):
 def documents():
     """Return the token ids of each document, without padding."""
     generator = torch.Generator().manual_seed(6)
-    return [torch.randint(5, 60, (length,), generator=generator) for length in LENGTHS]
+    return [torch.randint(5, 100, (length,), generator=generator) for length in LENGTHS]
 
 
 def batch(*, left=False):

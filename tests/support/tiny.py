@@ -107,6 +107,7 @@ CONFIGS = {
     ),
 }
 FAMILIES = tuple(family for family in CONFIGS if family.split(",")[0] in BACKBONES)
+KINDS = tuple(f for f in FAMILIES if f not in ("xlm-roberta", "camembert", "big_bird, full", "qwen2"))  # by their code
 TASKS = {
     "SEQ_CLS": tf.AutoModelForSequenceClassification,
     "TOKEN_CLS": tf.AutoModelForTokenClassification,
@@ -247,12 +248,14 @@ def run(model, inputs, **options):
         return first(model.eval()(**inputs, **options))
 
 
-def shaken(model, scale=0.7, seed=3):
-    """Give every parameter of foretoken a random value, so that nothing is neutral by chance."""
+def shaken(model, scale=0.7, seed=3, *, heads=False):
+    """Give every parameter of foretoken a random value, so that nothing is neutral by chance; change its heads, too."""
     generator = torch.Generator().manual_seed(seed)
     with torch.no_grad():
         for name, parameter in model.named_parameters():
             if ".foretoken." in name or ".lora_" in name:
                 size = scale / 2 if ".lora_" in name else scale  # the two factors multiply, and rounding with them
                 parameter.copy_(size * torch.randn(parameter.shape, generator=generator))
+            elif heads and ".modules_to_save." in name:
+                parameter.add_(0.3 * torch.randn(parameter.shape, generator=generator))
     return model

@@ -1,6 +1,6 @@
 """What a reader walks through: the files that a call enters, in turn, and how often it is sent back to one it had left.
 
-In `tests`: ``python -m support.walk``. ``docs/generate.py`` writes the walks of ``WALKS`` into docs/architecture.md.
+``docs/generate.py`` writes the walks of ``WALKS`` into docs/architecture.md.
 """
 
 import ast
@@ -10,7 +10,6 @@ import re
 import sys
 import tempfile
 from collections import Counter
-from itertools import product
 from pathlib import Path
 
 import torch
@@ -160,14 +159,3 @@ def says(name):
     """Return the first line of what a file says of itself."""
     first, _, _ = ast.get_docstring(ast.parse(file_of(name).read_text(encoding="utf-8"))).partition("\n")
     return re.sub(r"(:\w+:)?`+", "`", first)
-
-
-if __name__ == "__main__":
-    for way, packed in product((longformer_layer, bank_attention), (True, False)):
-        files = way(packed=packed)
-        print(
-            f"{way.__name__}, packed {packed}: {len(files)} files, {files.total() - len(files)} returns; {dict(files)}"
-        )
-    for name, way in WALKS.items():
-        files = way()
-        print(f"{name}: {len(files)} files, {lines_of(files):,} lines of code", *files, sep="\n    ")

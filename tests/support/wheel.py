@@ -80,10 +80,7 @@ def write_mails(file, count):
         rows.writerow(("text", "label"))
         for number in range(count):
             label = ("ham", "spam")[number % 2]
-            words = [
-                *chance.choices(["we", "you", "it", "is", "was", "the", "of", "and", "now", "then"], k=8),
-                *signs[label].split(),
-            ]
+            words = [*chance.choices(FILLER, k=8), *signs[label].split()]
             rows.writerow((" ".join(chance.sample(words, len(words))), label))
 
 

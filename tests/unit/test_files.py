@@ -57,16 +57,6 @@ def test_json_round_trip_with_non_finite_floats_at_any_depth(tmp_path):
     assert "Zoë" in file.read_text("utf-8")
 
 
-def test_new_files_and_folders_have_the_usual_permissions(tmp_path):
-    write_text(tmp_path / "atomic.txt", "x")
-    (tmp_path / "plain.txt").write_text("x")
-    with atomic_directory(tmp_path / "atomic"):
-        pass
-    (tmp_path / "plain").mkdir()
-    for ours, usual in (("atomic.txt", "plain.txt"), ("atomic", "plain")):
-        assert stat.S_IMODE((tmp_path / ours).stat().st_mode) == stat.S_IMODE((tmp_path / usual).stat().st_mode)
-
-
 def test_a_directory_appears_only_at_the_end(tmp_path):
     target = tmp_path / "model"
     with atomic_directory(target) as temporary:

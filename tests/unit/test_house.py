@@ -4,12 +4,12 @@ import ast
 import inspect
 import re
 from collections import Counter, defaultdict
+from functools import cache
 from graphlib import TopologicalSorter
 
 import grimp
 import pytest
 
-import foretoken
 from foretoken.data import problems
 from foretoken.data.problems import PROBLEMS
 
@@ -27,12 +27,16 @@ ELSEWHERE = {  # words of configs, of heads, and of a file that stands alone
 VAGUE = {"found", "own", "given", "made", "one", "part", "place"}  # names for at most three lines
 
 
+@cache
+def nodes(file):
+    """Return what a file's code is made of."""
+    return list(ast.walk(ast.parse(file.read_text(encoding="utf-8"))))
+
+
 def named(name):
     """Count the uses of a name in the code of src, imports of it left out."""
     return sum(
-        (isinstance(node, ast.Name) and node.id == name) or (isinstance(node, ast.Attribute) and node.attr == name)
-        for file in FILES
-        for node in ast.walk(ast.parse(file.read_text(encoding="utf-8")))
+        name in (getattr(node, "id", None), getattr(node, "attr", None)) for file in FILES for node in nodes(file)
     )
 
 
@@ -74,9 +78,7 @@ def test_files_and_folders_are_small():
 
 
 def test_a_class_has_a_name_of_its_own():
-    names = Counter(
-        node.name for file in FILES for node in ast.walk(ast.parse(file.read_text())) if isinstance(node, ast.ClassDef)
-    )
+    names = Counter(node.name for file in FILES for node in nodes(file) if isinstance(node, ast.ClassDef))
     assert not [name for name, count in names.items() if count > 1]
 
 
@@ -84,7 +86,7 @@ def test_only_a_problem_is_asked_its_name():
     found = Counter(
         file.relative_to(SOURCE).as_posix()
         for file in FILES
-        for node in ast.walk(ast.parse(file.read_text(encoding="utf-8")))
+        for node in nodes(file)
         if isinstance(node, ast.Compare) and any(is_problem(part) for part in ast.walk(node))
     )
     assert found == ELSEWHERE
@@ -99,8 +101,7 @@ def is_problem(node):
 
 def test_a_variable_that_lives_long_says_what_it_is():
     for file in FILES:
-        tree = ast.parse(file.read_text(encoding="utf-8"))
-        for function in (node for node in ast.walk(tree) if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef)):
+        for function in (node for node in nodes(file) if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef)):
             lines = defaultdict(list)
             for node in ast.walk(function):
                 if isinstance(node, ast.Name | ast.arg):
@@ -121,10 +122,6 @@ def test_attention_takes_a_mask_and_few_parameters():
     assert len(parameters) <= 8
     assert "mask" in parameters
     assert not any(parameter.kind is parameter.VAR_KEYWORD for parameter in parameters.values())
-
-
-def test_the_public_names_are_listed():
-    assert set(foretoken.__all__) <= set(dir(foretoken))
 
 
 @pytest.mark.parametrize("page", ["docs/architecture.md", "docs/contributing.md"])

@@ -14,8 +14,7 @@ from foretoken.data.load import load_data
 from foretoken.data.options import DataOptions
 from foretoken.errors import ConfigError, DataError
 
-from support.data import load_inputs
-from support.rows import texts_of
+from support.data import load_inputs, texts_of
 
 NESTED = [
     {
