@@ -3,7 +3,7 @@
 import random
 
 import pytest
-from foretoken.data.readers.tagging.schemes import to_iob2
+from foretoken.data.readers.tagging.sentences import to_iob2
 from sklearn.metrics import classification_report
 
 from foretoken.errors import DataError
