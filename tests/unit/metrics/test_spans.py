@@ -3,9 +3,9 @@
 import random
 
 import pytest
-from foretoken.data.readers.tagging.sentences import to_iob2
 from sklearn.metrics import classification_report
 
+from foretoken.data.readers.tagging.sentences import to_iob2
 from foretoken.errors import DataError
 from foretoken.metrics.spans import span_metrics, tag_metrics
 
