@@ -1,7 +1,7 @@
-"""The folder of the cache: entries that are written whole, and limited in their total size.
+"""The folder of the cache: entries with checksums, written whole, and limited in their total size.
 
-An entry is a folder whose name begins with what its contents depend on; ``index.json`` in it lists them, with a
-checksum. A run goes on without the cache if it cannot be used.
+An entry is a folder with a random name. It holds ``entry.json``, a description with a checksum, and the files of the
+caller. A run goes on without the cache if it cannot be used.
 """
 
 from __future__ import annotations
@@ -11,7 +11,6 @@ import json
 import logging
 import os
 import re
-import secrets
 from collections.abc import Callable
 from contextlib import suppress
 from functools import cache
@@ -25,51 +24,49 @@ from foretoken.version import __version__
 log = logging.getLogger(__name__)
 LIMIT_VARIABLE = "FORETOKEN_CACHE_LIMIT"
 DEFAULT_LIMIT = 10 * 10**9  # bytes
-FOLDER, INDEX = "data", "index.json"
+FOLDER, ENTRY = "data", "entry.json"
 
-_NAME = re.compile("[0-9a-f]{64}")  # half of it a key, half of it chance
+_NAME = re.compile("[0-9a-f]{64}")
 _UNITS = {"": 1, "kb": 10**3, "mb": 10**6, "gb": 10**9, "tb": 10**12}
 
 
-def entry_folders(root: Path, key: str = "") -> list[Path]:
-    """Return the folders of the entries of a key, without those that another process is writing or removing."""
-    return [path for path in sorted(root.glob(f"{FOLDER}/{key[:32]}*")) if _NAME.fullmatch(path.name)]
+def entry_folders(root: Path) -> list[Path]:
+    """Return the folders of the entries, without those that another process is writing or removing."""
+    return [path for path in root.glob(f"{FOLDER}/*") if _NAME.fullmatch(path.name)]
 
 
-def read_index(path: Path) -> JsonObject:
-    """Return the index of an entry, and mark the entry as used, so that others are removed before it.
+def read_entry(path: Path) -> JsonObject:
+    """Return the description of an entry.
 
     Raises:
         OSError: it cannot be read.
         ValueError: it is damaged; also LookupError and TypeError.
     """
-    written: JsonObject = json.loads((path / INDEX).read_text(encoding="utf-8"))
-    values: JsonObject = written["index"]
+    written: JsonObject = json.loads((path / ENTRY).read_text(encoding="utf-8"))
+    values: JsonObject = written["entry"]
     if written["digest"] != _digest(values):
-        raise ValueError(f"{INDEX} is not what was written")
-    with suppress(OSError):
-        os.utime(path / INDEX)
+        raise ValueError(f"{ENTRY} is not what was written")
     return values
 
 
-def write_entry(root: Path, key: str, fill: Callable[[Path], JsonObject]) -> bool:
+def write_entry(root: Path, values: JsonObject, fill: Callable[[Path], JsonObject]) -> bool:
     """Write an entry, and remove the oldest ones beyond the limit; if the disk is full or read-only, warn once.
 
     Args:
         root: the folder of the cache.
-        key: what the contents depend on.
-        fill: writes the files into a folder, and returns their index.
+        values: the description of the entry.
+        fill: writes its files into a folder, and returns more values for the description.
 
     Returns:
         Whether it is written.
     """
-    path = root / FOLDER / f"{key[:32]}{secrets.token_hex(16)}"
+    path = root / FOLDER / hashlib.sha256(os.urandom(32)).hexdigest()
     temporary = path.with_name(temporary_name())
     try:
         temporary.mkdir(parents=True)
         remove_strays(path.parent)
-        index = fill(temporary)
-        (temporary / INDEX).write_text(json.dumps({"digest": _digest(index), "index": index}), encoding="utf-8")
+        entry = values | fill(temporary)
+        (temporary / ENTRY).write_text(json.dumps({"digest": _digest(entry), "entry": entry}), encoding="utf-8")
         temporary.rename(path)
     except OSError as error:
         _say_unusable(path.parent, _reason(error))
@@ -78,6 +75,12 @@ def write_entry(root: Path, key: str, fill: Callable[[Path], JsonObject]) -> boo
         remove(temporary)
     keep_below(size_limit(), root, newest=path)
     return True
+
+
+def mark_used(path: Path) -> None:
+    """Mark an entry as used, so that others are removed before it."""
+    with suppress(OSError):
+        os.utime(path / ENTRY)
 
 
 def remove_entry(path: Path) -> None:
@@ -125,7 +128,7 @@ def keep_below(limit: int, root: Path, *, newest: Path) -> None:
     files = []
     for path in entry_folders(root):
         with suppress(OSError):  # another process has removed it
-            used = (path / INDEX if (path / INDEX).exists() else path).stat().st_mtime
+            used = (path / ENTRY if (path / ENTRY).exists() else path).stat().st_mtime
             files.append((path == newest, used, path, sum(file.stat().st_size for file in path.iterdir())))
     total = sum(size for *_, size in files)
     for *_, path, size in sorted(files):

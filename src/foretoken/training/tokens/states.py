@@ -1,7 +1,7 @@
 """Hidden states of texts on disk, by their tokens, so that frozen layers run once.
 
 An entry of the cache holds the states of some texts in ``states.bin``, and the begin, end and checksum of each text in
-its index. Entries of one key belong together: a run adds an entry of the texts that have no states yet, so that
+``index.npy``. Entries of one key belong together: a run adds an entry of the texts that have no states yet, so that
 data sets, splits and folds share states.
 
 Shapes: S texts, N tokens of the longest, D model width.
@@ -19,6 +19,7 @@ from dataclasses import dataclass, field
 from importlib.metadata import version
 from io import FileIO
 from pathlib import Path
+from typing import BinaryIO
 
 import numpy as np
 import torch
@@ -26,20 +27,23 @@ from filelock import FileLock
 from torch import Tensor
 
 from foretoken.files import JsonObject
-from foretoken.saved_files import cache_folder
+from foretoken.saved_files import cache_folder, file_digest
 from foretoken.training.tokens.cache import (
     FOLDER,
     code_digest,
     entry_folders,
-    read_index,
+    mark_used,
+    read_entry,
     remove_damaged,
     size_limit,
     write_entry,
 )
-from foretoken.tuner.lower_layers import Key
+from foretoken.tuner.lower_layers import KEY_BYTES, Key
 
-STATES = "states.bin"
-FORMAT = 2
+KIND = "states"
+STATES, INDEX = "states.bin", "index.npy"
+FORMAT = 1
+_RECORD = np.dtype([("key", f"V{KEY_BYTES}"), ("start", "<i8"), ("stop", "<i8"), ("checksum", "<u4")])
 _CODE = ("attention", "backbones", "tuner")
 
 
@@ -117,25 +121,33 @@ class StateStore:
 
     def refresh(self) -> None:
         """Read new entries; damaged ones are removed."""
-        for path in entry_folders(self.root, self.key):
+        for path in sorted(entry_folders(self.root)):
             if path in self.read:
                 continue
             self.read.add(path)
             try:
-                self._take(path, read_index(path))
+                if (path / STATES).is_file():
+                    self._take(path, read_entry(path))
             except PermissionError:  # another user's
                 continue
             except Exception as error:  # no error of the cache may end a run
                 self._drop(path, error)
 
-    def _take(self, path: Path, index: JsonObject) -> None:
-        states = StateFile(path / STATES)
-        places = {bytes.fromhex(key): StatePlace(path, states, *place) for key, place in index["texts"].items()}
-        count = max((place.stop for place in places.values()), default=0)
+    def _take(self, path: Path, entry: JsonObject) -> None:
+        if entry.get("kind") != KIND or entry["store"] != self.key:
+            return
+        if file_digest(path / INDEX) != entry["files"][INDEX]:
+            raise ValueError(f"{INDEX} is not what was written")
+        records = np.load(path / INDEX, allow_pickle=False)
+        count = int(records["stop"].max(initial=0))
         if (path / STATES).stat().st_size != count * self.bytes_per_token:
             raise ValueError(f"{STATES} is not as long as it was written")
-        self.places |= places
-        self.computed = index["computed"]
+        states = StateFile(path / STATES)
+        for record in records:
+            place = StatePlace(path, states, int(record["start"]), int(record["stop"]), int(record["checksum"]))
+            self.places[record["key"].tobytes()] = place
+        self.computed = entry["computed"]
+        mark_used(path)
 
     def fits(self, tokens: int) -> str | None:
         """Return the reason why the states of so many tokens do not fit into the cache; None if they fit."""
@@ -148,27 +160,34 @@ class StateStore:
                 return f"they take {size / 1e9:.1f} GB, and {self.root} has {free / 1e9:.1f} GB left"
         return None
 
-    def add(self, stored: Iterable[tuple[Key, Tensor]]) -> bool:
-        """Write the states (N_i, D) of texts as one entry, and tell whether they could be written.
+    def add(self, stored: Iterable[tuple[Key, Tensor]]) -> Rounding | None:
+        """Write the states (N_i, D) of texts as one entry.
 
-        Raises:
-            OverflowError: they exceed the range of the type on disk.
+        Returns:
+            The rounding error; None if they could not be written.
         """
+        rounding = Rounding(self.dtype)
+        records: list[tuple[np.void, int, int, int]] = []
 
         def fill(folder: Path) -> JsonObject:
-            texts, start, computed = {}, 0, ""
             with (folder / STATES).open("wb") as file:
-                for key, states in stored:
-                    raw = _written_as(self.dtype, states).tobytes()
-                    file.write(raw)
-                    texts[key.hex()] = (start, start + len(states), zlib.crc32(raw))
-                    start += len(states)
-                    computed = str(states.dtype).removeprefix("torch.")
-            return {"texts": texts, "computed": computed}
+                records.extend(self._written(file, stored, rounding))
+            np.save(folder / INDEX, np.array(records, dtype=_RECORD), allow_pickle=False)
+            return {"files": {INDEX: file_digest(folder / INDEX)}, "computed": rounding.computed}
 
-        is_written = write_entry(self.root, self.key, fill)
+        is_written = write_entry(self.root, {"kind": KIND, "store": self.key}, fill)
         self.refresh()
-        return is_written
+        return rounding if is_written else None
+
+    def _written(
+        self, file: BinaryIO, stored: Iterable[tuple[Key, Tensor]], rounding: Rounding
+    ) -> Iterator[tuple[np.void, int, int, int]]:
+        start = 0
+        for key, states in stored:
+            raw = rounding.rounded(states).tobytes()
+            file.write(raw)
+            yield np.void(key), start, start + len(states), zlib.crc32(raw)
+            start += len(states)
 
     def get(self, key: Key) -> np.ndarray | None:
         """Return the (N_i, D) states of a text; None if there are none.
@@ -200,15 +219,36 @@ class StateStore:
         return batch
 
 
-def _written_as(dtype: str, states: Tensor) -> np.ndarray:
-    """Return states in the type on disk.
+@dataclass
+class Rounding:
+    """The rounding error of writing states as another type."""
 
-    Raises:
-        OverflowError: they exceed its range.
-    """
-    exact = states.float().numpy()
-    with np.errstate(over="ignore"):
-        written = exact.astype(dtype)
-    if np.isinf(written).any() and not np.isinf(exact).any():
-        raise OverflowError(f"{np.abs(exact).max():.3g} is more than {dtype} can hold")
-    return written
+    dtype: str
+    computed: str = ""
+    largest: float = 0.0
+    squares: float = 0.0
+    changes: float = 0.0
+
+    def rounded(self, states: Tensor) -> np.ndarray:
+        """Return states in the type on disk.
+
+        Raises:
+            OverflowError: they exceed its range.
+        """
+        self.computed = str(states.dtype).removeprefix("torch.")
+        exact = states.float().numpy()
+        with np.errstate(over="ignore"):
+            written = exact.astype(self.dtype)
+        if self.dtype != "float32":
+            change = written.astype(np.float32) - exact
+            if not np.isfinite(change).all():
+                raise OverflowError(f"{np.abs(exact).max():.3g} is more than {self.dtype} can hold")
+            self.largest = max(self.largest, float(np.abs(change).max(initial=0.0)))
+            self.squares += float(np.square(exact, dtype=np.float64).sum())
+            self.changes += float(np.square(change, dtype=np.float64).sum())
+        return written
+
+    @property
+    def relative(self) -> float:
+        """The root of the mean squared change, as a share of that of the states."""
+        return (self.changes / self.squares) ** 0.5 if self.squares else 0.0

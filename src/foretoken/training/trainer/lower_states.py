@@ -6,6 +6,7 @@ import logging
 import time
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
 import torch
@@ -55,12 +56,17 @@ class LowerStates:
         dtype: str,
         batch_size: int,
         precision: str,
+        count: int | None = None,
+        digests: dict[str, str] | None = None,
     ) -> LowerStates | None:
-        """Return the states of a model's lower layers that are on disk; None if the cache is off."""
-        layers = LowerLayers(model).make_optional()
+        """Return the states of a model's lower layers that are on disk; None if the cache is off.
+
+        ``count`` is the number of layers, by default all frozen ones; ``digests`` keeps digests between calls.
+        """
+        layers = LowerLayers(model, count).make_optional()
         config: Any = model.config
         ingredients = {
-            "model": layers.fingerprint(),
+            "model": layers.fingerprint(digests),
             "class": type(layers.inner).__name__,
             "config": {key: value for key, value in config.to_dict().items() if key not in _OF_THE_RUN},
             "layers": layers.count,
@@ -90,6 +96,10 @@ class LowerStates:
             except (OSError, NotImplementedError) as error:  # the second: a disk without locks
                 log.warning("training.cache_states: %s; the lower layers run in every pass", error)
 
+    def has(self, tables: Iterable[Dataset]) -> bool:
+        """Tell whether the states of all documents of these tables are on disk."""
+        return bool(self.store.places) and not self._missing(tables)
+
     def _missing(self, tables: Iterable[Dataset]) -> list[Inputs]:
         """Return batches of the texts without states, each text once, the longest first."""
         seen: set[Key] = set()
@@ -116,10 +126,15 @@ class LowerStates:
             log.warning("training.cache_states: %s; the lower layers run in every pass", problem)
             return
         start = time.perf_counter()
-        if self.store.add(self._computed(batches)):
-            layers, size = self.layers.count, tokens * self.store.bytes_per_token / 1e6
-            seconds = time.perf_counter() - start
-            log.info("%d layers run once: the states of %d texts, %.1f MB, in %.1f s", layers, texts, size, seconds)
+        rounding = self.store.add(self._computed(batches))
+        if rounding is None:
+            return
+        layers, dtype, size = self.layers.count, self.store.dtype, tokens * self.store.bytes_per_token / 1e6
+        seconds = time.perf_counter() - start
+        log.info("%d layers run once: the states of %d texts, %.1f MB, in %.1f s", layers, texts, size, seconds)
+        if dtype != rounding.computed and rounding.relative:
+            change = "%s changed the states by %.1e of their size, a number by %.1e at most"
+            log.info(change, dtype, rounding.relative, rounding.largest)
 
     def _computed(self, batches: Sequence[Inputs]) -> Iterator[tuple[Key, Tensor]]:
         model = self.layers.model
@@ -157,20 +172,30 @@ def cache_states(
 ) -> None:
     """Cache the states of the layers below the first trained one, if there are any.
 
-    With `auto`, a head that ``is_alone`` caches none, and float16 is tried first.
+    With `auto`, states of fewer layers from another run are used if they are there, a head that ``is_alone`` caches
+    none, and float16 is tried first.
 
     Raises:
         ConfigError: the states exceed the range of their type.
     """
     chosen, is_auto = options.cache_states, options.cache_states == AUTO
-    if chosen == "off" or not first_trained_layer(model):
+    first = 0 if chosen == "off" else first_trained_layer(model)
+    if not first or (is_auto and not (can_leave_layers_out(model) and cache_folder())):
         return
-    if is_auto and (is_alone or not can_leave_layers_out(model) or cache_folder() is None):
+    settings: dict[str, Any] = {"batch_size": options.eval_batch_size, "precision": options.precision}
+    opened = partial(LowerStates.open, model, collator, **settings, digests={})
+    for count in range(first, 0, -1) if is_auto else ():
+        states = opened(dtype="float16", count=count)
+        if states is not None and states.has(tables):
+            states.leave_out()
+            log.info("the states of %d layers are taken as another run has kept them", count)
+            return
+        if states is not None:
+            states.layers.remove()
+    if is_auto and is_alone:
         return
     for dtype in ("float16", "float32") if is_auto else (chosen,):
-        states = LowerStates.open(
-            model, collator, dtype=dtype, batch_size=options.eval_batch_size, precision=options.precision
-        )
+        states = opened(dtype=dtype, count=first)
         if states is None:
             return
         try:
