@@ -283,3 +283,25 @@ def test_sentence_transformers(tmp_path):
     assert abs(again.encode(documents) - adapted_embeddings).max() < 1e-6
     again.disable_adapters()
     assert abs(again.encode(documents) - frozen).max() < 1e-6
+
+
+@pytest.mark.filterwarnings("ignore")  # of another library
+@pytest.mark.parametrize("method", PREFIXES)
+def test_trl_trains_every_prefix(method, tmp_path):
+    trl = pytest.importorskip("trl", reason="trl is not installed")
+    datasets = pytest.importorskip("datasets")
+    options = {"max_steps": 1, "learning_rate": 0.1, "gradient_checkpointing": True, "bf16": False, "use_cpu": True}
+    options |= {"report_to": [], "disable_tqdm": True, "save_strategy": "no"}
+    trainer = trl.SFTTrainer(
+        model=tiny.model("llama", "CAUSAL_LM"),
+        args=trl.SFTConfig(str(tmp_path), **options),
+        train_dataset=datasets.Dataset.from_dict({"text": ["a b c d e", "f g h", "a a b", "c d"]}),
+        processing_class=make_tokenizer(words=list("abcdefgh"), eos_token="[SEP]"),
+        peft_config=ROWS[method](task_type="CAUSAL_LM"),
+    )
+    prefixes = {name: p for name, p in trainer.model.named_parameters() if ".foretoken." in name}
+    before = {name: p.detach().clone() for name, p in prefixes.items()}
+    trainer.train()
+    assert prefixes
+    for name, parameter in prefixes.items():
+        assert (parameter - before[name]).abs().max() > 1e-2, name

@@ -1,7 +1,10 @@
 """Calibration errors and proper scores against plain loops over their definitions, torchmetrics and scikit-learn."""
 
 import math
+import sys
+import warnings
 from functools import partial
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
@@ -214,6 +217,22 @@ def test_the_smooth_error_is_the_bandwidth_that_it_has_itself(seed, rows, sharp)
     confidence, right = doubts(seed, rows=rows, sharp=sharp)
     found = smooth_error(confidence, right - confidence)
     assert smooth_at(confidence, right, found) == pytest.approx(found, abs=2e-3)
+
+
+@pytest.mark.parametrize("sharp", [0.5, 1.0, 2.5])
+def test_the_smooth_error_is_that_of_the_papers_package(monkeypatch, sharp):
+    monkeypatch.setitem(sys.modules, "deprecation", SimpleNamespace(deprecated=lambda **_: lambda function: function))
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        relplot = pytest.importorskip("relplot")
+    for seed, rows in enumerate((20, 300, 2000)):
+        confidence, right = doubts(seed, rows=rows, sharp=sharp)
+        theirs = relplot.smECE(confidence, right)
+        assert smooth_error(confidence, right - confidence) == pytest.approx(theirs, abs=2e-3)
+        scores = np.stack([confidence, 1 - confidence], axis=1)
+        sure = np.where(confidence < 0.5, 1 - right, right)
+        ours = smooth_calibration_error(scores, 1 - right.astype(int))
+        assert ours == pytest.approx(relplot.smECE(scores.max(axis=1), sure), abs=2e-3)
 
 
 def test_the_smooth_error_of_certainty():

@@ -112,9 +112,10 @@ def start_engine(settings: ServerSettings, source: str, metrics: Metrics) -> Ser
     for folder in [] if settings.adapters is None else sorted(settings.adapters.iterdir()):
         if folder.is_dir() and not folder.name.startswith(".") and folder.name not in named:
             _add(store, folder, accept_changed=settings.accept_changed)
-    for adapter in map(store.get, store.names):
-        if settings.limit is not None and adapter.task in CLASSIFIED:
-            adapter.guarantee(settings.limit)
+    if (limit := settings.limit) is not None:
+        for adapter in map(store.get, store.names):
+            if adapter.task in CLASSIFIED:
+                adapter.guarantee(limit)
     return ServingEngine(store, limits=settings.limits, observer=metrics).start()
 
 
